@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from roamcast.channels.failover.batches import BATCH_BYTES
 from roamcast.channels.failover.epochs import epoch_at
 from roamcast.channels.failover.following import MESSAGES_MAX, Following, FollowingSettings
 from roamcast.channels.failover.replica_messages import (
@@ -179,7 +180,45 @@ def test_writes_are_answered_in_their_order_whoever_has_them_first() -> None:
     scene.ack("b")
     assert [one.answer.token for one in scene.answers] == [1]
     scene.ack("b")
+    assert [one.answer.token for one in scene.answers] == [1]
+    scene.ack("c")
     assert [one.answer.token for one in scene.answers] == [1, 2]
+
+
+def test_what_is_written_while_a_batch_is_on_its_way_is_the_next_batch() -> None:
+    scene = Scene(slow=True)
+    scene.write("k", b"1", token=1)
+    for token, key in enumerate(("k", "l", "k"), start=2):
+        scene.write(key, bytes([token]), token=token)
+    assert len(scene.waiting) == 1
+    scene.give(Stored(scene.waiting[0].token))
+    assert scene.answers == [StoreAnswer("part", Stored(1))]
+    assert scene.waiting[1].writes == (("k", b"\x04"), ("l", b"\x03"))  # the latest of each key
+    scene.give(Stored(scene.waiting[1].token))
+    assert [one.answer.token for one in scene.answers] == [1, 2, 3, 4]
+
+
+def test_a_batch_that_the_disk_refuses_is_refused_to_all_and_the_next_is_tried() -> None:
+    scene = Scene(slow=True)
+    for token in (1, 2, 3):
+        scene.write(f"k{token}", token=token)
+    scene.give(Stored(scene.waiting[0].token))
+    scene.write("k4", token=4)
+    scene.give(StoreFailed(scene.waiting[1].token, "full"))
+    refused = [StoreAnswer("part", StoreFailed(token, "full")) for token in (2, 3)]
+    assert scene.answers[1:] == refused
+    scene.give(Stored(scene.waiting[2].token))
+    assert scene.answers[-1] == StoreAnswer("part", Stored(4))
+
+
+def test_a_batch_is_bounded() -> None:
+    scene = Scene(slow=True)
+    most = BATCH_BYTES // VALUE_BYTES_MAX
+    for token in range(1, most + 3):  # the first goes at once, alone
+        scene.write(f"k{token}", b"v" * VALUE_BYTES_MAX, token=token)
+    for number in range(3):
+        scene.give(Stored(scene.waiting[number].token))
+    assert [len(effect.writes) for effect in scene.waiting] == [1, most, 1]
 
 
 def test_what_is_not_confirmed_is_sent_again_and_then_the_follower_is_dropped() -> None:
@@ -211,20 +250,19 @@ def test_a_late_confirmation_of_a_dropped_follower_fits_nothing_else() -> None:
 
 def test_what_waits_for_a_follower_has_one_entry_for_each_key_and_a_bound() -> None:
     scene = Scene()
-    scene.follow()
+    scene.write("first")
+    scene.give(Received("b", Follow(EPOCH)))  # it copies: it is not waited for
     for number in range(20):
         scene.write("k", bytes([number]), token=number + 1)
     assert scene.machine.behind == 1
     scene.ack()
     assert scene.last(StoreChanges).entries[0].value == bytes([19])
-    scene.ack()
-    assert len(scene.answers) == 20
-    for number in range(scene.settings.behind_max + 1):  # one is on its way, the rest waits
+    for number in range(scene.settings.behind_max):
         scene.write(f"k{number}")
-    assert scene.machine.current == 1
+    assert not scene.others
     scene.write("one more")
-    assert scene.machine.current == 0
-    assert len(scene.answers) == 20 + scene.settings.behind_max + 2
+    assert any(isinstance(one, DropReplica) for one in scene.others)
+    assert len(scene.answers) == 1 + 20 + scene.settings.behind_max + 1
 
 
 def test_a_value_at_the_limit_is_stored_and_a_larger_one_refused() -> None:

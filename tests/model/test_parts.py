@@ -136,6 +136,39 @@ def test_a_message_goes_to_the_first_part_and_on_only_if_that_forwards_it() -> N
     assert alone.given == [given]
 
 
+class Brought(Effect, frozen=True):
+    """A message that a part has taken out of another one."""
+
+    message: Message
+
+
+class Unpacking(Noting):
+    part: ClassVar[str] = "unpacking"
+    messages: ClassVar = (Ring,)
+
+    def receive(self, given: Any, now: int) -> Sequence[Effect]:
+        super().receive(given, now)
+        return [Brought(given.message), Brought(Message())]
+
+
+class Ringing(Noting):
+    part: ClassVar[str] = "ringing"
+    carried: ClassVar = {Brought: (Ring,)}
+
+
+class Listening(Noting):
+    part: ClassVar[str] = "listening"
+    inputs: ClassVar = (Brought,)
+
+
+def test_an_event_that_brings_a_message_goes_to_the_parts_that_take_that_message() -> None:
+    ringing, listening = Ringing(), Listening()
+    router = Router((Unpacking(), ringing, listening))
+    assert router.receive(Received("a", Ring(1)), 0) == []
+    assert ringing.given == [Brought(Ring(1))]
+    assert listening.given == [Brought(Ring(1)), Brought(Message())]
+
+
 def test_what_no_part_declares_is_our_own_mistake() -> None:
     router = Router((Second(),))
     for given in (Ask(1), Received("a", Message()), Stored(7)):

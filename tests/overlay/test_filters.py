@@ -83,7 +83,8 @@ def publish(
         filters = net.nodes[name].overlay.filters
         beyond = wants[name].beyond(thing, came_from)
         if filters.sampled((key or str(item)).encode()):
-            filters.count(beyond, name in HERE and item in HERE[name], came_from)
+            here = name in HERE and item in HERE[name]
+            filters.count(lambda found=beyond: found, lambda found=here: found, came_from)
         for link in filters.links(lambda found=beyond: found, came_from):
             crossed[link] = crossed.get(link, 0) + 1
             waiting.append((link, name))
@@ -366,16 +367,18 @@ def test_the_source_spawns_without_a_filter_of_its_own() -> None:
 
 def test_own_clients_count_below_the_root_and_not_at_it() -> None:
     hand = Hand()
-    hand.filters.count([], here=True, came_from="a")
+    hand.filters.count(list, lambda: True, came_from="a")
     assert hand.filters._own().wanted == 1
-    hand.filters.count(["t"], here=False, came_from="a")
-    hand.filters.count(["a"], here=True, came_from="t")  # from below: crosses no link of ours
-    hand.filters.count(["a"], here=False, came_from="a")
+    hand.filters.count(lambda: ["t"], lambda: False, came_from="a")
+    hand.filters.count(
+        lambda: ["a"], lambda: True, came_from="t"
+    )  # from below: crosses no link of ours
+    hand.filters.count(lambda: ["a"], lambda: False, came_from="a")
     assert hand.filters._own().wanted == 2
     hand.topology.tree = {"m": "m", "t": "m"}
-    hand.filters.count([], here=True, came_from=None)
+    hand.filters.count(list, lambda: True, came_from=None)
     assert hand.filters._own().wanted == 2
-    hand.filters.count(["t"], here=True, came_from=None)
+    hand.filters.count(lambda: ["t"], lambda: True, came_from=None)
     assert hand.filters._own().wanted == 3
 
 

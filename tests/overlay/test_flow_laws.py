@@ -4,12 +4,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roamcast.model.contexts import Context, body_of
+from roamcast.model.machine import Store
 from roamcast.overlay.flows.cursor import ConsumerCursor, ProducerCursor
 from roamcast.overlay.flows.events import EventsDelivered, EventsStanding
 from roamcast.overlay.flows.log import OriginLog
-from roamcast.overlay.flows.messages import Event
+from roamcast.overlay.flows.messages import BATCH_BYTES, Event
 from roamcast.overlay.flows.reader import LogInterval, LogReader, Numbers
 from roamcast.overlay.flows.vector import Position, covers, merge, pairs
+from roamcast.overlay.flows.writing import LogWriter
 
 EPOCH = 7
 POSITIONS = st.builds(Position, st.integers(0, 3), st.integers(0, 9))
@@ -132,8 +134,37 @@ def test_a_log_releases_a_prefix_and_ends_with_an_event(
     numbers = [log.append(Event("p", 1, one, BODY), 0)[0] for one in range(len(stored))]
     released: list[int] = []
     for number in data.draw(st.permutations(numbers)):
-        flow = log.written(number) if stored[number - 1] else log.refused(number)
+        (log.written if stored[number - 1] else log.refused)(number)
+        flow = log.release()
         if flow is not None:
             released += [one for one, _ in flow.events]
             assert flow.upto == released[-1]
     assert released == [number for number in numbers if stored[number - 1]]
+
+
+def test_who_is_alone_with_an_event_writes_at_once_and_others_together() -> None:
+    log = OriginLog(age_us_max=1_000, bytes_max=10_000)
+    writer = LogWriter(log, gather_us=10)
+    assert writer.add(Event("p", 1, 0, BODY), 70, now=100) == 100
+    writer.write(1, 100)
+    assert writer.add(Event("p", 1, 1, BODY), 71, now=101) == 110
+    assert writer.add(Event("p", 1, 2, BODY), 72, now=109) == 110
+    writer.join(3, 73)
+    assert writer.written(1) == [(1, 70)]
+    together = writer.write(2, 110)
+    assert isinstance(together, Store)
+    assert len(together.writes) == 2
+    assert writer.add(Event("p", 1, 3, BODY), 74, now=130) == 120, "it is due: it need not wait"
+    assert writer.refused(2) == [(2, 71), (3, 72), (3, 73)]
+    assert [number for number, _ in log._entries.items()] == [1, 4]
+    writer.write(3, 130)
+    assert writer.written(3) == [(4, 74)]
+    assert not len(writer)
+    assert writer.add(Event("p", 1, 4, BODY), 75, now=131) == 131
+
+
+def test_events_that_gather_are_bounded() -> None:
+    writer = LogWriter(OriginLog(age_us_max=1_000, bytes_max=10**9), gather_us=10)
+    large = b"x" * (BATCH_BYTES // 3)
+    due = [writer.add(Event("p", 1, one, BODY, large), one, now=5) for one in range(3)]
+    assert due == [5, 10, 5]

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from roamcast.channels.failover.epochs import epoch_at
 from roamcast.model.contexts import Context
 from roamcast.model.events import Failed
 from roamcast.model.filters import Filter
@@ -173,6 +174,60 @@ def test_what_a_broken_link_did_not_deliver_is_fetched_from_the_log() -> None:
     net.cut.clear()
     net.run(5_000_000)
     assert numbers(net, "reader") == [1, 2, 3, 4, 5]
+
+
+def take_over(net: Net, name: str, disk: dict[str, bytes], *near: str) -> None:
+    """Let another host of a node serve it, from its own disk."""
+    epoch = epoch_at(net.now, 1, net.nodes.pop(name).overlay.links.epoch)
+    for other in near:
+        net.give(other, WayLost(name, "closed"))
+    more = {"now": net.now, "epoch": epoch, "disk": disk}
+    net.nodes[name] = OneNode(name, beside(*near), flows=QUICK, **more)
+    net.run(5_000_000)
+
+
+def lost(net: Net, name: str) -> list[EventsLost]:
+    found = [one for _, one in net.out if isinstance(one, EventsLost)]
+    return [one for one in found if one.consumer == name]
+
+
+def test_a_host_that_takes_over_with_an_older_disk_gives_no_number_again() -> None:
+    """0431: its readers had numbers of which its own disk knows nothing."""
+    net = line("a", "b")
+    subscribe(net, "b", "reader")
+    net.run(500_000)
+    for number in range(1, 4):
+        publish(net, "a", number)
+    net.run(500_000)
+    older = dict(net.nodes["a"].disk)
+    for number in range(4, 7):
+        publish(net, "a", number)
+    net.run(500_000)
+    assert numbers(net, "reader") == [1, 2, 3, 4, 5, 6]
+    take_over(net, "a", older, "b")
+    for number in range(7, 10):
+        publish(net, "a", number)
+    net.run(2_000_000)
+    assert numbers(net, "reader") == list(range(1, 10))
+    assert len(lost(net, "reader")) == 1, "the other host may have had more"
+
+
+def test_a_host_that_takes_over_with_the_same_disk_loses_nothing_and_says_so() -> None:
+    net = line("a", "b")
+    subscribe(net, "b", "reader")
+    net.run(500_000)
+    for life in range(3):
+        publish(net, "a", 2 * life + 1)
+        net.run(500_000)
+        net.cut |= {("a", "b"), ("b", "a")}
+        publish(net, "a", 2 * life + 2)
+        net.run(500_000)
+        net.cut.clear()
+        take_over(net, "a", dict(net.nodes["a"].disk), "b")
+    publish(net, "a", 7)
+    net.run(2_000_000)
+    assert numbers(net, "reader") == list(range(1, 8))
+    assert not lost(net, "reader")
 
 
 def longest_silence(net: Net, steps: int, number: int) -> int:

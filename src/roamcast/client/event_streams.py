@@ -42,7 +42,8 @@ class EventGap(msgspec.Struct, frozen=True):
     """Events that a log no longer had."""
 
     origin: str
-    events_max: int
+    events_max: int | None
+    """None if it is not known, as the log's node was restarted meanwhile."""
     reason: str
 
 

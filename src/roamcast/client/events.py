@@ -44,7 +44,7 @@ from roamcast.model.wire import FRAME_BYTES_MAX
 from roamcast.overlay.flows.cursor import ProducerCursor
 from roamcast.overlay.flows.events import EventsDelivered, EventsLost, EventsStanding
 from roamcast.overlay.flows.messages import Event
-from roamcast.overlay.flows.vector import Position, merge
+from roamcast.overlay.flows.vector import Position, merge, numbers_between
 from roamcast.transport.address import ServiceAddress
 
 UNANSWERED_MAX: Final = 256
@@ -88,11 +88,12 @@ class _Broker:
 
     async def send(self, message: dict[str, Any]) -> None:
         """Send a message, in parts if it is long."""
-        text = _encode(message).decode()
+        data = _encode(message)
         with contextlib.suppress(WebSocketException):  # the reader notices
-            if len(text) <= PART_CHARACTERS:
-                await self.socket.send(text)
+            if len(data) <= PART_CHARACTERS:
+                await self.socket.send(data, text=True)
                 return
+            text = data.decode()
             for at in range(0, len(text), PART_CHARACTERS):
                 last = at + PART_CHARACTERS >= len(text)
                 part = {"type": "part", "text": text[at : at + PART_CHARACTERS], "last": last}
@@ -447,8 +448,8 @@ class EventRoamer:
 
     async def _read(self, broker: _Broker) -> None:
         try:
-            async for data in broker.socket:
-                await self._take(broker, data)
+            while True:
+                await self._take(broker, await broker.socket.recv(decode=False))
         except WebSocketException:
             pass
         broker.changed.set()
@@ -513,9 +514,9 @@ class EventRoamer:
         taken = stream.cursor.take(given)
         if taken.missing:
             await self._ask(broker, stream)
-        new = {(one.producer, one.life, one.number) for one in taken.events}
-        for one in frame.events:
-            if (one.producer, one.life, one.number) in new:
+        new = {id(event) for event in taken.events}
+        for one, (_, event) in zip(frame.events, events, strict=True):
+            if id(event) in new:
                 feature = msgspec.to_builtins(one.feature)
                 await stream.put(
                     ReceivedEvent(
@@ -531,8 +532,8 @@ class EventRoamer:
         after, upto = Position(*frame.after), Position(*frame.upto)
         if stream.cursor.lost(EventsLost(frame.re, frame.origin, after, upto, frame.reason)):
             stream.resumed = False
-            most = upto.number - (after.number if after.epoch == upto.epoch else 0)
-            stream.gaps.append(EventGap(frame.origin, max(most, 0), frame.reason))
+            most = numbers_between(after, upto)
+            stream.gaps.append(EventGap(frame.origin, most, frame.reason))
 
     def _published(self, number: int, origin: str, at: Position) -> None:
         self._producer.published(origin, at)

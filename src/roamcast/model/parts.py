@@ -142,6 +142,8 @@ class Part:
     """The wire messages it takes."""
     inputs: ClassVar[tuple[type[Input | Effect], ...]] = ()
     """The inputs it takes, from the driver or from other parts."""
+    carried: ClassVar[Mapping[type[Effect], tuple[type[Message], ...]]] = {}
+    """Events of other parts that bring a `message`, and the messages of which it takes them."""
     prefix: ClassVar[str] = ""
     """What its keys in the store begin with; empty if it stores nothing."""
     timers: Timers[Any] | None = None
@@ -226,6 +228,7 @@ class Router:
         self._disk = disk
         self._by_input: dict[type[Input | Effect], list[Part]] = {}
         self._by_message: dict[type[Message], list[Part]] = {}
+        self._by_carried: dict[type[Effect], dict[type[Message], list[Part]]] = {}
         self._tokens: dict[int, tuple[Part, int]] = {}
         self._token = 0
         self._restored: deque[_Step] = deque()
@@ -240,7 +243,12 @@ class Router:
                 self._by_input.setdefault(kind, []).append(part)
             for message in part.messages:
                 self._by_message.setdefault(message, []).append(part)
-        self._special = {*self._by_input, *DISK_EFFECTS, StoreAnswer, Forward, Adopt}
+            for event, messages in part.carried.items():
+                takers = self._by_carried.setdefault(event, {})
+                for message in messages:
+                    takers.setdefault(message, []).append(part)
+        events = {*self._by_input, *self._by_carried}
+        self._special = {*events, *DISK_EFFECTS, StoreAnswer, Forward, Adopt}
         """Effects that concern parts; all others are the driver's."""
         prefixes = [part.prefix for part in self.parts.values() if part.prefix]
         for one in prefixes:
@@ -273,7 +281,11 @@ class Router:
         """Let every part do what is due; what one does may make another due at once."""
         out = self._settle(self._restored, now)
         for _ in range(ROUNDS_MAX):
-            due = [part for part in self._timed if _is_due(part, now)]
+            due = [
+                part
+                for part in self._timed
+                if (part.timers is None or part.timers.times) and _is_due(part, now)
+            ]
             if not due:
                 break
             for part in due:
@@ -325,6 +337,11 @@ class Router:
         assert takers, f"no part takes the input {type(given).__name__}"
         return [(part, None, given) for part in takers]
 
+    def _takers_of_message(self, event: Any) -> list[_Step]:
+        """Say who takes an event for the message that it brings; nobody has to."""
+        takers = self._by_carried[type(event)].get(type(event.message), ())
+        return [(part, None, event) for part in (*self._by_input.get(type(event), ()), *takers)]
+
     def _adopt(self, entries: Sequence[Entry]) -> list[_Step]:
         """Let parts take up entries in their own order: rules stand before what they hide.
 
@@ -356,6 +373,8 @@ class Router:
             elif type(effect) not in special:  # most effects are for the driver
                 out.append(effect)
                 continue
+            elif type(effect) in self._by_carried:
+                more = self._takers_of_message(effect)
             elif type(effect) in self._by_input:
                 more = self._all_takers(effect)
             elif isinstance(effect, DISK_EFFECTS):

@@ -1,8 +1,9 @@
 """Which server is the newer one, and on which host? An epoch says both, and no two are equal.
 
-An epoch is a round and a seat: rounds grow with time and beyond every round heard of, seats are the
-hosts that may serve, in their order of precedence. So epochs of one host grow without a disk, two
-hosts that start at the same moment have different ones, and the newer of two wins everywhere.
+An epoch is a round and a seat: rounds grow with time and by a second beyond every round heard of,
+seats are the hosts that may serve, in their order of precedence. So epochs of one host grow without
+a disk, two hosts that start at the same moment have different ones, and the newer of two wins
+everywhere.
 """
 
 from collections.abc import Sequence
@@ -15,10 +16,14 @@ AHEAD_US_MAX: Final = 3_600_000_000
 """An epoch that lies further in the future than clocks go wrong is nobody's."""
 
 
+STEP_US: Final = 1_000_000
+"""The least between two rounds, whatever clocks say: logs tell lives apart by seconds (0431)."""
+
+
 def epoch_at(now: int, seat: int, newest: int) -> int:
     """Give the epoch of a server that starts now on a seat and knows of an epoch."""
     assert 0 <= seat < SEATS_MAX
-    return max(now, newest // SEATS_MAX + 1) * SEATS_MAX + seat
+    return max(now, newest // SEATS_MAX + STEP_US) * SEATS_MAX + seat
 
 
 def seat_of(epoch: int) -> int:

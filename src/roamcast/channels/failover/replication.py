@@ -2,9 +2,12 @@
 
 It is the broker's `disk` part: the other parts' writes pass through it. A write goes to the local
 disk first, then to every follower, and is answered when all followers that count have it
-(decision 0078). A host that stands by asks to follow; it gets the whole store in pages and every
-change meanwhile, and counts as current once both are on its disk. One that does not confirm in time
-is dropped, and asks again.
+(decision 0078). One batch of writes is on its way at a time; what parts write meanwhile is the next
+batch, so that a sync here, a message and a sync there are shared (decision 0430).
+
+A host that stands by asks to follow; it gets the whole store in pages and every change meanwhile,
+and counts as current once both are on its disk. One that does not confirm in time is dropped, and
+asks again.
 
 When a server of a newer epoch is heard, this one steps down: it takes no more writes, waits for
 those on their way, offers its whole store to the newer one, and only then lets the map be handed
@@ -16,12 +19,12 @@ waits and leaves together, one entry for each key.
 """
 
 import enum
-from collections import deque
 from collections.abc import Sequence
 from typing import Any, ClassVar, Final
 
 import msgspec
 
+from roamcast.channels.failover.batches import WriteBatches, WriteRequest
 from roamcast.channels.failover.epochs import genuine
 from roamcast.channels.failover.replica_messages import (
     PAGE_BYTES_MAX,
@@ -126,16 +129,6 @@ REPLICATION_TABLE: Final = {
 }
 
 
-class _Request(msgspec.Struct):
-    """A write on its way: whose it is, what it wrote, and from which change on it is safe."""
-
-    part: str
-    token: int
-    entries: tuple[Entry, ...]
-    change: int = 0
-    """Its place in the order of changes once it is on the local disk; 0 until then."""
-
-
 class _Follower(msgspec.Struct):
     """A host that copies the store."""
 
@@ -203,10 +196,7 @@ class Replication(Part):
         self._offered = 0
         self._change = 0
         self._followers: dict[str, _Follower] = {}
-        self._writing: dict[int, _Request] = {}
-        """Writes on their way to the local disk, by token."""
-        self._waiting: deque[_Request] = deque()
-        """Writes on the local disk that followers have not confirmed, in their order."""
+        self._batches = WriteBatches()
         self._pages: dict[int, str] = {}
         """Tokens of pages that are read for followers."""
         self._offers: dict[int, tuple[Address, int]] = {}
@@ -237,7 +227,7 @@ class Replication(Part):
         return {
             "followers": (len(self._followers), len(self._replicas)),
             "backlog of a follower": (behind, self._settings.behind_max),
-            "writes": (len(self._writing) + len(self._waiting), self._settings.requests_max),
+            "writes": (len(self._batches), self._settings.requests_max),
         }
 
     def receive(self, given: Any, now: int) -> Sequence[Effect]:
@@ -287,28 +277,35 @@ class Replication(Part):
             reason = f"what is stored exceeds the limit of {VALUE_BYTES_MAX} bytes"
             self._answer(part, StoreFailed(effect.token, reason))
             return
-        if len(self._writing) + len(self._waiting) >= self._settings.requests_max:
+        if len(self._batches) >= self._settings.requests_max:
             self._answer(part, StoreFailed(effect.token, "too many writes wait for the disk"))
             return
-        # Stamps order the copies of a key on all hosts. What names its keys by stamps took them
-        # before this, so that the newest stamp on a disk is later than all of its keys.
-        stamp = self.stamp(now)
-        entries = tuple(Entry(key, value, stamp) for key, value in effect.writes)
-        self._token += 1
-        self._writing[self._token] = _Request(part, effect.token, entries)
-        self._out.append(Store(self._token, effect.writes, stamp))
+        self._batches.add(WriteRequest(part, effect.token, effect.writes))
+        self._write(now)
+
+    def _write(self, now: int) -> None:
+        """Write what has gathered, unless something before it is not yet safe."""
+        if self._batches.is_due:
+            self._token += 1
+            # Stamps order the copies of a key on all hosts. What names its keys by stamps took them
+            # before this, so that the newest stamp on a disk is later than all of its keys.
+            stamp = self.stamp(now)
+            batch = self._batches.begin(self._token, stamp)
+            self._out.append(Store(batch.token, batch.writes, stamp))
 
     def _stored(self, token: int, now: int) -> None:
-        request = self._writing.pop(token)
-        self._spread(request.entries, now)
-        request.change = self._change
-        self._waiting.append(request)
+        batch = self._batches.under_way
+        assert batch is not None
+        assert batch.token == token
+        self._spread(batch.entries, now)
+        batch.change = self._change
         self._release(now)
 
     def _failed(self, token: int, reason: str, now: int) -> None:
-        if token in self._writing:
-            request = self._writing.pop(token)
-            self._answer(request.part, StoreFailed(request.token, reason))
+        batch = self._batches.under_way
+        if batch is not None and batch.token == token:
+            for request in self._batches.end():
+                self._answer(request.part, StoreFailed(request.token, reason))
             self._release(now)
         elif token in self._pages:
             follower = self._followers.get(self._pages.pop(token))
@@ -337,13 +334,15 @@ class Replication(Part):
                 self._pump(follower, now)
 
     def _release(self, now: int) -> None:
-        """Answer writes that every follower that counts has, never one before an earlier one."""
+        """Answer writes that every follower that counts has, and let the next ones go."""
         awaited = [follower.confirmed for follower in self._followers.values() if follower.awaited]
         safe = min(awaited, default=self._change)
-        while self._waiting and self._waiting[0].change <= safe:
-            request = self._waiting.popleft()
-            self._answer(request.part, Stored(request.token))
-        if self.state is ServerState.DRAINING and not self._writing and not self._waiting:
+        batch = self._batches.under_way
+        if batch is not None and 0 < batch.change <= safe:
+            for request in self._batches.end():
+                self._answer(request.part, Stored(request.token))
+        self._write(now)
+        if self.state is ServerState.DRAINING and not self._batches:
             self._step(ServerEvent.DRAINED)
             self._read_offer(now)
 

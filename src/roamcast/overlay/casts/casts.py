@@ -83,6 +83,8 @@ from roamcast.overlay.events import (
     TreeChanged,
 )
 from roamcast.overlay.overlay import Overlay
+from roamcast.overlay.tables.messages import TableChunk
+from roamcast.overlay.topology.messages import TopologyItems
 
 _PARCELS: Final[dict[str, msgspec.msgpack.Decoder[Any]]] = {
     CAST: msgspec.msgpack.Decoder(CastParcel),
@@ -100,9 +102,10 @@ class Casts(Part):
     part: ClassVar[str] = "casts"
     inputs: ClassVar = (
         SendCast, CancelCast, UpdateCast, PastFound, PastUnread, FilterPlanned, PayloadRead,
-        MailDeposited, DepositFailed, NeighbourUp, NeighbourDown, CameByLink, TreeChanged,
+        MailDeposited, DepositFailed, NeighbourUp, NeighbourDown, TreeChanged,
         ParcelArrived, ParcelHandled, ParcelPosted,
     )  # fmt: skip
+    carried: ClassVar = {CameByLink: (TopologyItems, TableChunk)}
     prefix: ClassVar[str] = PREFIX
 
     def __init__(

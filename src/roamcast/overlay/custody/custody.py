@@ -100,9 +100,10 @@ class Custody(Part):
 
     part: ClassVar[str] = "custody"
     inputs: ClassVar = (
-        OverlayOpened, NeighbourUp, NeighbourDown, NeighbourFull, NeighbourReady, CameByLink,
-        TreeChanged, SendParcel, PostParcel, HandleParcel,
+        OverlayOpened, NeighbourUp, NeighbourDown, NeighbourFull, NeighbourReady, TreeChanged,
+        SendParcel, PostParcel, HandleParcel,
     )  # fmt: skip
+    carried: ClassVar = {CameByLink: (ParcelChunk, ParcelAnswer)}
     prefix: ClassVar[str] = PREFIX
 
     def __init__(

@@ -76,7 +76,10 @@ class NodeFilters(Part):
     """The filter of one node, and the batch loop while it is the root."""
 
     part: ClassVar[str] = "filters"
-    inputs: ClassVar = (OverlayOpened, NeighbourUp, CameByLink, TreeChanged)
+    inputs: ClassVar = (OverlayOpened, NeighbourUp, TreeChanged)
+    carried: ClassVar = {
+        CameByLink: (FlowReports, ReportsWanted, FilterOrder, InstallFilter, FilterInstalled)
+    }
 
     def __init__(self, topology: NodeTopology, settings: FilterSettings, *, now: int) -> None:
         self.node = topology.node
@@ -126,12 +129,13 @@ class NodeFilters(Part):
             node = tree[node]
         return node
 
-    def sampled(self, key: bytes) -> bool:
-        """Whether an item is counted; the same at every node."""
+    def sampled(self, key: object) -> bool:
+        """Whether an item of this name is counted; the same at every node."""
         share = self.settings.sample
-        return (
-            share <= 1 or int.from_bytes(blake2b(key, digest_size=8).digest(), "big") % share == 0
-        )
+        if share <= 1:
+            return True
+        digest = blake2b(msgspec.msgpack.encode(key), digest_size=8).digest()
+        return int.from_bytes(digest, "big") % share == 0
 
     def links(self, beyond: Callable[[], Sequence[str]], came_from: str | None) -> Sequence[str]:
         """Name the links that an item goes on over; `beyond` matches it against the table.
@@ -169,18 +173,20 @@ class NodeFilters(Part):
 
     # --- what passes ---------------------------------------------------------------------------
 
-    def count(self, beyond: Sequence[str], here: bool, came_from: str | None) -> None:
+    def count(
+        self, beyond: Callable[[], Sequence[str]], here: Callable[[], bool], came_from: str | None
+    ) -> None:
         """Count a sampled item that passed: the links that want it, and whether own clients do.
 
         f(v) counts what must cross the link from above. What comes from below needs no such link,
-        and what only the root's own clients want crosses none.
+        and what only the root's own clients want crosses none. Neither is asked without need.
         """
         parent = self._up()
         before = self._wanted
         if parent is None:
-            self._wanted += any(link != came_from for link in beyond)
+            self._wanted += any(link != came_from for link in beyond())
         elif came_from == parent:
-            self._wanted += here or any(link != parent for link in beyond)
+            self._wanted += here() or any(link != parent for link in beyond())
         self._fresh = self._fresh or (self._wanted > before and "report" not in self._timers)
 
     # --- the part ------------------------------------------------------------------------------

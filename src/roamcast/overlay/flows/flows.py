@@ -66,8 +66,10 @@ from roamcast.overlay.flows.relay import Matching, Relay
 from roamcast.overlay.flows.settings import FlowSettings
 from roamcast.overlay.flows.vector import ORIGINS_MAX, Position, Vector, pairs
 from roamcast.overlay.flows.waves import Waves
+from roamcast.overlay.flows.writing import LogWriter
 from roamcast.overlay.links.chunks import Assembly
 from roamcast.overlay.tables.exchange import Exchange
+from roamcast.overlay.tables.messages import TABLES_MESSAGES
 from roamcast.overlay.tables.wants import Wants
 from roamcast.overlay.topology.topology import NodeTopology
 
@@ -75,7 +77,6 @@ COUNT_MAX: Final = 2**63 - 1
 MARK_WAVES: Final = 3
 """A mark that was not answered is forgotten after so many times the patience of its home."""
 
-_TAKEN: Final = frozenset(FLOWS_MESSAGES)
 _READ: Final = msgspec.msgpack.Decoder(Flow | FlowPage)
 
 
@@ -92,9 +93,11 @@ class Flows(Part):
 
     part: ClassVar[str] = "flows"
     inputs: ClassVar = (
-        OverlayOpened, NeighbourUp, NeighbourDown, NeighbourFull, NeighbourReady, CameByLink,
-        TreeChanged, PublishEvent, SubscribeEvents, UnsubscribeEvents,
+        OverlayOpened, NeighbourUp, NeighbourDown, NeighbourFull, NeighbourReady, TreeChanged,
+        PublishEvent, SubscribeEvents, UnsubscribeEvents,
     )  # fmt: skip
+    # Waves go on once tables stand at the next node, as its receipts of them say.
+    carried: ClassVar = {CameByLink: (*FLOWS_MESSAGES, *TABLES_MESSAGES)}
     prefix: ClassVar[str] = PREFIX
 
     def __init__(
@@ -127,10 +130,9 @@ class Flows(Part):
         """Consumers whose modulators come first."""
         self._early: list[PublishEvent] = []
         """Publications that came before the log was open."""
-        self._tickets: dict[int, list[int]] = {}
-        """Numbers that wait for the disk → who asked."""
-        self._stores: dict[int, int | Writes] = {}
-        """Store tokens → the number that is written; or the log's head, or what was trimmed."""
+        self._writer = LogWriter(self.log, settings.gather_us)
+        self._stores: dict[int, Writes] = {}
+        """Store tokens → the log's head, or what was trimmed."""
         self._token = 0
         self._coming: dict[str, _Coming] = {}
         self._wave_for: tuple[str, ...] = ()
@@ -151,21 +153,19 @@ class Flows(Part):
 
     def adopt(self, entries: Sequence[Entry], now: int) -> Sequence[Effect]:
         """Take up what another host of this node had in the log."""
-        del now
         for entry in entries:
             if entry.value is not None:
                 self.log.adopt(entry.key, entry.value)
+        self.timers.sooner("release", now)
         return ()
 
     def receive(self, given: Any, now: int) -> Sequence[Effect]:
         """Take what users ask, what the disk answers, and what links bring."""
         match given:
             case CameByLink(node, message):
-                effects: list[Effect] = []
-                if type(message) in _TAKEN:
-                    if node not in self.relay.links:
-                        return ()  # the tree does not run over it, as far as we know (0135)
-                    effects = self._came(node, message, now)
+                if node not in self.relay.links:
+                    return ()  # the tree does not run over it, as far as we know (0135)
+                effects: list[Effect] = self._came(node, message, now)
             case PublishEvent():
                 effects = self._publish(given, now)
             case SubscribeEvents():
@@ -173,9 +173,9 @@ class Flows(Part):
             case UnsubscribeEvents(consumer):
                 effects = self._unsubscribe(consumer)
             case Stored(token):
-                effects = self._stored(self._stores.pop(token), now)
+                effects = self._stored(token, now)
             case StoreFailed(token, reason):
-                effects = self._failed(self._stores.pop(token), reason, now)
+                effects = self._failed(token, reason, now)
             case OverlayOpened(epoch):
                 self._epoch = self.waves.epoch = epoch
                 effects = self._begin_log()
@@ -191,7 +191,11 @@ class Flows(Part):
         """Do what is due."""
         effects: list[Effect] = []
         for what in list(self.timers.due(now)):
-            if what == "empty":
+            if what == "release":
+                self._release(now)
+            elif what == "write":
+                effects += self._write(now)
+            elif what == "empty":
                 effects += self._tell_empty(now)
             elif what == "wave":
                 self.waves.end()
@@ -223,7 +227,7 @@ class Flows(Part):
         coming = max((len(one.assembly) for one in self._coming.values()), default=0)
         return {
             "log bytes": (self.log.bytes, settings.log_bytes_max + 2 * DATA_BYTES_MAX),
-            "unwritten events": (len(self._tickets) + len(self._early), settings.unwritten_max),
+            "unwritten events": (len(self._writer) + len(self._early), settings.unwritten_max),
             "queued bytes": (self.relay.bytes(), self.relay.queue_bytes_max),
             "origins": (len(self.relay.known), ORIGINS_MAX),
             "marks": (len(self.waves), ORIGINS_MAX),
@@ -234,7 +238,7 @@ class Flows(Part):
     def idle(self) -> bool:
         """Whether nothing is under way, for tests and checkers."""
         queues = any(link.queue or link.untold for link in self.relay.links.values())
-        busy = self._stores or self._tickets or len(self.waves) or self._coming
+        busy = self._stores or self._writer or len(self.waves) or self._coming
         return not (queues or busy) and self.home.idle
 
     # --- what follows from every input
@@ -317,11 +321,18 @@ class Flows(Part):
         if known is not None:
             if self.log.released(known):
                 return [EventPublished(given.ticket, self.node, self._at(known))]
-            self._tickets[known].append(given.ticket)
+            self._writer.join(known, given.ticket)
             return []
-        number, writes = self.log.append(event, now)
-        self._tickets[number] = [given.ticket]
-        return [self._store(writes, number)]
+        due = self._writer.add(event, given.ticket, now)
+        if now < due:
+            self.timers.set("write", due)
+            return []
+        return self._write(now)
+
+    def _write(self, now: int) -> list[Effect]:
+        self.timers.cancel("write")
+        self._token += 1
+        return [self._writer.write(self._token, now)]
 
     def _checked(self, given: PublishEvent) -> Event:
         if len(given.data) > DATA_BYTES_MAX:
@@ -332,7 +343,7 @@ class Flows(Part):
             raise InputError("a producer's life and number are not negative")
         if len(given.needs) > NEEDS_MAX:
             raise LimitError(f"an event needs something of at most {NEEDS_MAX} origins")
-        if len(self._tickets) + len(self._early) >= self._settings.unwritten_max:
+        if len(self._writer) + len(self._early) >= self._settings.unwritten_max:
             raise RateError("too many events wait for the disk: try again in a moment")
         body = contexts.body_of(contexts.check(given.context))
         if len(body) > BODY_BYTES_MAX:
@@ -344,45 +355,45 @@ class Flows(Part):
     def _at(self, number: int) -> Position:
         return Position(self.log.epoch, number)
 
-    def _store(self, writes: Writes, number: int | None = None) -> Effect:
+    def _store(self, writes: Writes) -> Effect:
         self._token += 1
-        self._stores[self._token] = writes if number is None else number
+        self._stores[self._token] = writes
         return Store(self._token, writes)
 
-    def _stored(self, number: int | Writes, now: int) -> list[Effect]:
-        if isinstance(number, tuple):
-            self.log.forgotten(number)
-            if not self._open:
-                self.log.epoch = self._epoch
-                self._open = True
-                early, self._early = self._early, []
-                effects = self._announce()
-                for given in early:
-                    effects += self._publish(given, now)
-                return effects
-            return []
-        tickets = self._tickets.pop(number)
-        self._released(self.log.written(number))
+    def _stored(self, token: int, now: int) -> list[Effect]:
+        if token in self._stores:
+            self.log.forgotten(self._stores.pop(token))
+            if self._open:
+                return []
+            self.log.epoch = self._epoch
+            self._open = True
+            early, self._early = self._early, []
+            return [*self._announce(), *(one for each in early for one in self._publish(each, now))]
+        written = self._writer.written(token)
+        self._release(now)
+        return [EventPublished(ticket, self.node, self._at(number)) for number, ticket in written]
+
+    def _failed(self, token: int, reason: str, now: int) -> list[Effect]:
+        error = StoreError(reason)
+        if self._stores.pop(token, None) is not None:
+            what = "trim" if self._open else "open"
+            self.timers.sooner(what, now + self._settings.fetch_us)
+            early, self._early = self._early, []
+            return [Failed(given.ticket, error) for given in early]
+        refused = self._writer.refused(token)
+        self._release(now)
+        return [Failed(ticket, error) for _, ticket in refused]
+
+    def _release(self, now: int) -> None:
+        """Let go on what is on disk, in one flow."""
+        flow = self.log.release()
+        if flow is not None and self._open:  # else the whole log is announced in a moment
+            self._flow(msgspec.structs.replace(flow, origin=self.node), None)
         oldest = self.log.oldest_us()
         if self.log.bytes > self._settings.log_bytes_max:
             oldest = now
         if oldest is not None:
             self.timers.sooner("trim", oldest)
-        return [EventPublished(ticket, self.node, self._at(number)) for ticket in tickets]
-
-    def _failed(self, number: int | Writes, reason: str, now: int) -> list[Effect]:
-        if isinstance(number, tuple):
-            what = "trim" if self._open else "open"
-            self.timers.sooner(what, now + self._settings.fetch_us)
-            early, self._early = self._early, []
-            return [Failed(given.ticket, StoreError(reason)) for given in early]
-        tickets = self._tickets.pop(number)
-        self._released(self.log.refused(number))
-        return [Failed(ticket, StoreError(reason)) for ticket in tickets]
-
-    def _released(self, flow: Flow | None) -> None:
-        if flow is not None:
-            self._flow(msgspec.structs.replace(flow, origin=self.node), None)
 
     def _trim(self, now: int) -> list[Effect]:
         writes = self.log.trim(now)

@@ -9,7 +9,6 @@ from typing import Final
 
 from roamcast.errors import InputError, LimitError
 from roamcast.matching.filter_set import FilterSet
-from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
 from roamcast.model.machine import Effect, earliest
 from roamcast.model.parts import Occupancy, Timers
@@ -39,6 +38,9 @@ from roamcast.overlay.tables.wants import Wants
 
 HOME: Final = 0
 """The reader of all consumers that are up to date."""
+
+MATCHED_MAX: Final = 64
+"""Contexts whose consumers are remembered."""
 
 TOO_SHORT: Final = "the log no longer reaches back so far"
 TOO_FAR: Final = "the vector lies beyond the end of the log"
@@ -71,6 +73,8 @@ class Home:
         self._wants = wants
         self._settings = settings
         self._set = FilterSet()
+        self._matched: dict[bytes, list[str]] = {}
+        """Contexts that were matched a moment ago → who wants them."""
         self._readers: dict[int, LogReader] = {HOME: self._reader()}
         self._owners: dict[int, str] = {}
         self._number = HOME
@@ -102,9 +106,18 @@ class Home:
 
     # --- consumers
 
-    def wants(self, context: Context) -> bool:
-        """Return whether some consumer here wants a context."""
-        return bool(self._set.match(context))
+    def wants(self, event: Event) -> bool:
+        """Return whether some consumer here wants an event."""
+        return bool(self._matches(event))
+
+    def _matches(self, event: Event) -> list[str]:
+        """Name the consumers that want an event; asked twice of most of them, soon after."""
+        found = self._matched.get(event.body)
+        if found is None:
+            if len(self._matched) >= MATCHED_MAX:
+                self._matched.clear()
+            found = self._matched[event.body] = self._set.match(event.context)
+        return found
 
     def subscribe(
         self, name: str, wanted: Filter, vector: Vector, buffered: bool, now: int
@@ -187,6 +200,7 @@ class Home:
         self._untold.pop(name, None)
         if consumer.stands:
             self._set.remove(name)
+            self._matched.clear()
             del self._texts[text][name]
             if not self._texts[text]:
                 del self._texts[text]
@@ -227,6 +241,7 @@ class Home:
         consumer.stands = True
         self.waiting.pop(consumer.name, None)
         self._set.add(consumer.name, consumer.wanted)
+        self._matched.clear()
         self._texts.setdefault(consumer.wanted.text, {})[consumer.name] = None
         effects: list[Effect] = []
         consumer.vector = {**start, **consumer.asked}
@@ -357,7 +372,7 @@ class Home:
     def _deliver(self, origin: str, interval: LogInterval, now: int) -> list[Effect]:
         events: dict[str, list[tuple[int, Event]]] = {}
         for one in interval.events:
-            for name in self._set.match(one[1].context):
+            for name in self._matches(one[1]):
                 events.setdefault(name, []).append(one)
         effects: list[Effect] = []
         for consumer in self.consumers.values():

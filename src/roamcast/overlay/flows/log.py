@@ -5,9 +5,11 @@ from typing import Final
 
 import msgspec
 
+from roamcast.channels.failover.epochs import SEATS_MAX
 from roamcast.model.machine import Writes
+from roamcast.model.time import MICROSECONDS
 from roamcast.overlay.flows.messages import BATCH_BYTES, Event, Flow
-from roamcast.overlay.flows.vector import Position
+from roamcast.overlay.flows.vector import LIFE_NUMBERS, Position
 
 PREFIX: Final = "flows/"
 HEAD: Final = PREFIX + "head"
@@ -85,7 +87,7 @@ class OriginLog:
             self.epoch, self.trimmed = head.epoch, max(self.trimmed, head.trimmed)
             return
         number = int(key[len(ENTRY) :].partition("/")[0])
-        if number in self._entries:
+        if number in self._entries or number <= self.trimmed:
             return
         pieces = self._adopted.setdefault(number, {})
         pieces[key] = value
@@ -99,11 +101,19 @@ class OriginLog:
         self._put(number, logged)
         self._entries = dict(sorted(self._entries.items()))
         self._last = max(self._last, number)
-        self._release()
 
     def begin(self, epoch: int) -> Writes:
-        """Begin a log of this epoch if there is none: what to write before anybody hears of it."""
-        return () if self.epoch else ((HEAD, msgspec.msgpack.encode(_Head(epoch, 0))),)
+        """Open the log in a life of its node: what to write before anybody hears of it.
+
+        A log that is there goes on far ahead, for its last life may have been on another host that
+        gave numbers of which this disk knows nothing (0431).
+        """
+        if not self.epoch:
+            return ((HEAD, msgspec.msgpack.encode(_Head(epoch, 0))),)
+        seconds = (epoch - self.epoch) // (SEATS_MAX * MICROSECONDS)
+        life = max(self._last // LIFE_NUMBERS + 1, seconds)
+        self._last = self.upto = life * LIFE_NUMBERS
+        return ()
 
     def known(self, event: Event) -> int | None:
         """Say where a publication that was sent again is in the log."""
@@ -120,22 +130,20 @@ class OriginLog:
         self._put(self._last, logged)
         self._open[self._last] = None
         whole = msgspec.msgpack.encode(logged)
-        return self._last, (self._head(self.trimmed), *_pieces(self._last, whole))
+        return self._last, _pieces(self._last, whole)
 
-    def written(self, number: int) -> Flow | None:
-        """Note that a number is on disk; give what is released by that."""
+    def written(self, number: int) -> None:
+        """Note that a number is on disk."""
         del self._open[number]
-        return self._release()
 
-    def refused(self, number: int) -> Flow | None:
+    def refused(self, number: int) -> None:
         """Note that the disk refused a number: it stays empty for ever."""
         del self._open[number]
         self._drop(number)
-        return self._release()
 
     def read(self, after: int, upto: int, wanted: Callable[[Event], bool]) -> Flow:
         """Give the first events in (after, upto] that are wanted, about as many as fit a batch."""
-        start = max(after, self.trimmed)
+        start = max(self._vouched(after), self.trimmed)
         end = max(min(upto, self.upto), start)
         found: list[tuple[int, Event]] = []
         size = 0
@@ -146,6 +154,22 @@ class OriginLog:
                 found.append((number, event))
                 size += event.size
         return Flow("", self.epoch, start, end, tuple(found))
+
+    def _vouched(self, after: int) -> int:
+        """Give a position up to which nothing is known to be missing, from this one on.
+
+        Numbers beyond the last one of an earlier life were given by a host whose disk this is not:
+        whoever had some of them may have missed others.
+        """
+        life = after // LIFE_NUMBERS
+        if life >= self._last // LIFE_NUMBERS:
+            return after
+        begins, ends = life * LIFE_NUMBERS, (life + 1) * LIFE_NUMBERS
+        own = (one for one in reversed(self._entries) if begins < one < ends)
+        if after <= max(next(own, 0), begins, self.trimmed):
+            return after
+        following = next((one for one in self._entries if one >= ends), self._last)
+        return following // LIFE_NUMBERS * LIFE_NUMBERS
 
     def trim(self, now: int) -> Writes:
         """Forget what is too old, or too much; say what to write."""
@@ -183,7 +207,8 @@ class OriginLog:
             numbers = (number for number in self._entries if after < number <= upto)
         return ((number, self._entries[number].event) for number in numbers)
 
-    def _release(self) -> Flow | None:
+    def release(self) -> Flow | None:
+        """Give what can go on since the last time: all that is on disk before what is not."""
         first_open = next(iter(self._open), self._last + 1)
         # Up to an event that is there: a restart may give a refused number at the end again.
         upto = next((one for one in reversed(self._entries) if one < first_open), 0)

@@ -10,6 +10,8 @@ class FlowSettings(msgspec.Struct, frozen=True):
     log_bytes_max: int = 256 * 1024 * 1024
     unwritten_max: int = 1_024
     """Events that wait for the disk; beyond, publishers are refused."""
+    gather_us: int = 10_000
+    """The least between two writes of the log while publishers wait for the disk (0430)."""
     consumers_max: int = 100_000
     reader_bytes_max: int = 4 * 1024 * 1024
     """Events that one reader holds until what lies before them is there."""

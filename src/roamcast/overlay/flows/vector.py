@@ -16,6 +16,10 @@ ORIGINS_MAX: Final = 10_000
 """Origins of one vector."""
 
 
+LIFE_NUMBERS: Final = 2**30
+"""Each life of a node gives numbers from the next multiple on, or from a later one (0431)."""
+
+
 class Position(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
     """A place in an origin's log: everything up to this number."""
 
@@ -28,6 +32,12 @@ Vector = Mapping[str, Position]
 
 Pairs = tuple[tuple[NodeName, Position], ...]
 """A vector as it travels."""
+
+
+def numbers_between(after: Position, upto: Position) -> int | None:
+    """Give how many numbers lie in (after, upto]; None if not all are of one life of the node."""
+    one_life = after.number // LIFE_NUMBERS == upto.number // LIFE_NUMBERS
+    return upto.number - after.number if one_life and after.epoch == upto.epoch else None
 
 
 def merge(*vectors: Vector) -> dict[str, Position]:

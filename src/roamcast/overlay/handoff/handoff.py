@@ -65,7 +65,6 @@ from roamcast.overlay.handoff.states import (
 )
 from roamcast.overlay.topology.topology import NodeTopology
 
-_TAKEN: Final = frozenset(HANDOFF_MESSAGES)
 STEPS_MAX: Final = 100_000
 """Consumers whose last step is remembered after they are gone; beyond, the oldest are not."""
 
@@ -118,9 +117,9 @@ class Handoff(Part):
 
     part: ClassVar[str] = "handoff"
     inputs: ClassVar = (
-        CameByLink, AttachConsumer, ReportPlace, ChangeWanted, DetachConsumer, VirtualStanding,
-        PrepareNext,
+        AttachConsumer, ReportPlace, ChangeWanted, DetachConsumer, VirtualStanding, PrepareNext,
     )  # fmt: skip
+    carried: ClassVar = {CameByLink: HANDOFF_MESSAGES}
 
     def __init__(self, topology: NodeTopology, flows: Flows, node: HandoffNode) -> None:
         self.node = topology.node
@@ -145,8 +144,6 @@ class Handoff(Part):
         """Take what sessions say, what other nodes say, and that routes stand."""
         match given:
             case CameByLink(_, message):
-                if type(message) not in _TAKEN:
-                    return ()
                 assert isinstance(message, HandoffMessage)
                 return self._came(message, now)
             case VirtualStanding(consumer, vector):

@@ -64,9 +64,10 @@ class Homes(Part):
 
     part: ClassVar[str] = "homes"
     inputs: ClassVar = (
-        OverlayOpened, TreeChanged, CameByLink, events.MeasureLoad, events.AddHomeClient,
+        OverlayOpened, TreeChanged, events.MeasureLoad, events.AddHomeClient,
         events.DropHomeClient, events.ReportBrokers, events.SetProducers, events.MoveFailed,
     )  # fmt: skip
+    carried: ClassVar = {CameByLink: (BrokerInformation, HomeRequest, HomeAnswer)}
 
     def __init__(
         self,

@@ -83,9 +83,9 @@ class Serving(ServingWork):
     inputs: ClassVar = (
         given_by.AttachModulated, given_by.DetachModulated, given_by.ConfirmModulated,
         given_by.ReportBrokers, given_by.MeasureLoad, ForModulators, ModulationAnswer,
-        ModulationFailed, ModuleReady, ModuleMissing, CameByLink, ParcelArrived, ParcelHandled,
-        ParcelPosted,
+        ModulationFailed, ModuleReady, ModuleMissing, ParcelArrived, ParcelHandled, ParcelPosted,
     )  # fmt: skip
+    carried: ClassVar = {CameByLink: (HomeClaim, HomeGiven)}
     prefix: ClassVar[str] = PREFIX
 
     def __init__(self, topology: NodeTopology, settings: HomeSettings) -> None:

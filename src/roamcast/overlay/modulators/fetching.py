@@ -74,7 +74,8 @@ class ModuleFetching(Part):
     """The modules that homes of this node lack, and what other nodes ask for."""
 
     part: ClassVar[str] = "modules"
-    inputs: ClassVar = (NeedModule, ModuleLookedUp, ModuleShelved, CameByLink)
+    inputs: ClassVar = (NeedModule, ModuleLookedUp, ModuleShelved)
+    carried: ClassVar = {CameByLink: (ModuleSought, ModuleHad, ModuleWanted, ModulePiece)}
 
     def __init__(self, topology: NodeTopology) -> None:
         self.node = topology.node

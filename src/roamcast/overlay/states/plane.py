@@ -252,11 +252,13 @@ class StatePlane(Part):
 
     def _count(self, state: SharedState, came_from: str | None) -> None:
         """Count a sampled item that passes (CBM)."""
-        name = f"{state.node} {state.vid} {state.epoch} {state.number}".encode()
-        if state.body and self._filters.sampled(name):
+        if state.body and self._filters.sampled((state.node, state.vid, state.epoch, state.number)):
             context = state.context
-            here = bool(self._watched.match(context))
-            self._filters.count(self.states.beyond(context, came_from), here, came_from)
+            self._filters.count(
+                lambda: self.states.beyond(context, came_from),
+                lambda: bool(self._watched.match(context)),
+                came_from,
+            )
 
     # --- in
 

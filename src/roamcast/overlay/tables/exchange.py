@@ -45,7 +45,6 @@ PATIENCE_US: Final = 60_000_000
 PAGES_BURST: Final = 8
 """Pages to one link at once; the rest follows in the next moment, unless the link is full."""
 
-_TAKEN: Final = frozenset(TABLES_MESSAGES)
 _READ: Final = msgspec.msgpack.Decoder(Offer)
 
 
@@ -74,9 +73,9 @@ class Exchange(Part):
 
     part: ClassVar[str] = "exchange"
     inputs: ClassVar = (
-        NeighbourUp, NeighbourDown, NeighbourFull, NeighbourReady, CameByLink, TreeChanged,
-        TablesTouched,
+        NeighbourUp, NeighbourDown, NeighbourFull, NeighbourReady, TreeChanged, TablesTouched,
     )  # fmt: skip
+    carried: ClassVar = {CameByLink: TABLES_MESSAGES}
 
     def __init__(self, tables: Iterable[Table]) -> None:
         self.tables = {table.name: table for table in tables}
@@ -94,7 +93,7 @@ class Exchange(Part):
 
     def receive(self, given: Any, now: int) -> Sequence[Effect]:
         """Take what happened to links and tree, and what neighbours offer."""
-        if isinstance(given, CameByLink) and not self._is_ours(given):
+        if isinstance(given, CameByLink) and given.node not in self.links:
             return ()  # before time passes: what that makes due is sent in the same step
         for table in self.tables.values():
             table.advance(now)
@@ -117,9 +116,6 @@ class Exchange(Part):
             case NeighbourReady(node):
                 self._full.discard(node)
         return [*effects, *self._pump(now)]
-
-    def _is_ours(self, came: CameByLink) -> bool:
-        return came.node in self.links and type(came.message) in _TAKEN
 
     def _came(self, link: str, message: Message, now: int) -> list[Effect]:
         if isinstance(message, TableChunk):

@@ -122,8 +122,9 @@ class Discovery(Part):
     part: ClassVar[str] = "discovery"
     messages: ClassVar = (Seek, SeekAnswer)
     inputs: ClassVar = (
-        OverlayOpened, NeighbourUp, NeighbourDown, NeighbourFull, NeighbourReady, CameByLink,
+        OverlayOpened, NeighbourUp, NeighbourDown, NeighbourFull, NeighbourReady,
     )  # fmt: skip
+    carried: ClassVar = {CameByLink: (Seek, SeekAnswer)}
 
     def __init__(
         self,

@@ -58,8 +58,8 @@ class NodeTopology(Part):
         NeighbourDown,
         NeighbourFull,
         NeighbourReady,
-        CameByLink,
     )
+    carried: ClassVar = {CameByLink: (TopologyItems,)}
 
     def __init__(self, node: str, settings: TopologySettings) -> None:
         self.node = node
