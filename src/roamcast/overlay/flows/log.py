@@ -112,7 +112,8 @@ class OriginLog:
             return ((HEAD, msgspec.msgpack.encode(_Head(epoch, 0))),)
         seconds = (epoch - self.epoch) // (SEATS_MAX * MICROSECONDS)
         life = max(self._last // LIFE_NUMBERS + 1, seconds)
-        self._last = self.upto = life * LIFE_NUMBERS
+        # A log that never had an event begins at the multiple itself: homes measure by that.
+        self._last = self.upto = life * LIFE_NUMBERS + (self._last % LIFE_NUMBERS > 0)
         return ()
 
     def known(self, event: Event) -> int | None:
@@ -166,7 +167,7 @@ class OriginLog:
             return after
         begins, ends = life * LIFE_NUMBERS, (life + 1) * LIFE_NUMBERS
         own = (one for one in reversed(self._entries) if begins < one < ends)
-        if after <= max(next(own, 0), begins, self.trimmed):
+        if after <= max(next(own, 0), begins + 1, self.trimmed):
             return after
         following = next((one for one in self._entries if one >= ends), self._last)
         return following // LIFE_NUMBERS * LIFE_NUMBERS

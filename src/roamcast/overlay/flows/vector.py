@@ -34,6 +34,11 @@ Pairs = tuple[tuple[NodeName, Position], ...]
 """A vector as it travels."""
 
 
+def published(position: Position) -> bool:
+    """Return whether a log that reaches so far has, or had, an event (0431)."""
+    return position.number % LIFE_NUMBERS > 0
+
+
 def numbers_between(after: Position, upto: Position) -> int | None:
     """Give how many numbers lie in (after, upto]; None if not all are of one life of the node."""
     one_life = after.number // LIFE_NUMBERS == upto.number // LIFE_NUMBERS

@@ -19,7 +19,7 @@ from roamcast.overlay.flows.events import (
     UnsubscribeEvents,
 )
 from roamcast.overlay.flows.messages import Events
-from roamcast.overlay.flows.vector import Position, pairs
+from roamcast.overlay.flows.vector import Position, pairs, published
 from roamcast.overlay.homes import events as given_by
 from roamcast.overlay.homes.managers import HomeSettings
 from roamcast.overlay.homes.records import (
@@ -211,7 +211,7 @@ class ServingWork(Part):
         By logs that have something, not by what was delivered here: all homes must measure alike,
         or a consumer goes to and fro between two that do not.
         """
-        fresh = [one for one, at in vector.items() if at.number and one not in self._producers]
+        fresh = [one for one, at in vector.items() if published(at) and one not in self._producers]
         if not fresh:
             return []
         self._producers.update(dict.fromkeys(fresh))
