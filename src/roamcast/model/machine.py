@@ -18,6 +18,15 @@ KEY_LENGTH_MAX: Final = 1_024
 VALUE_BYTES_MAX: Final = 512 * 1024
 """An entry travels between replicas in one message, so a value is bounded by the frame."""
 
+KEY_LAST: Final = "\U0010ffff"
+"""Sorts after every key."""
+
+
+def is_key(key: str) -> bool:
+    """Whether a store can have a key of this name."""
+    return 0 < len(key) <= KEY_LENGTH_MAX and "\0" not in key and KEY_LAST not in key
+
+
 Writes = tuple[tuple[str, bytes | None], ...]
 """Keys with their new values, None to delete one."""
 

@@ -52,6 +52,7 @@ from roamcast.model.machine import (
     Store,
     Stored,
     StoreFailed,
+    is_key,
     step,
 )
 from roamcast.model.parts import (
@@ -280,6 +281,8 @@ class Replication(Part):
         if len(self._batches) >= self._settings.requests_max:
             self._answer(part, StoreFailed(effect.token, "too many writes wait for the disk"))
             return
+        # Before others share its batch: one that no disk takes would hold all of them up.
+        assert all(is_key(key) for key, _ in effect.writes)
         self._batches.add(WriteRequest(part, effect.token, effect.writes))
         self._write(now)
 

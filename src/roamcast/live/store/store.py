@@ -29,7 +29,7 @@ from roamcast.errors import LimitError, RoamcastError, StoreError
 from roamcast.live.store.file import GONE_MAX, connect, prune
 from roamcast.model.machine import (
     ENTRY_BYTES,
-    KEY_LENGTH_MAX,
+    KEY_LAST,
     Entry,
     Input,
     Merge,
@@ -40,9 +40,8 @@ from roamcast.model.machine import (
     Stored,
     StoreFailed,
     Writes,
+    is_key,
 )
-
-_LAST: Final = "\U0010ffff"
 
 PROBE: Final = "probe"
 """A key that stands for nothing."""
@@ -136,10 +135,7 @@ class SqliteStore:
     def write(self, writes: Writes, stamp: int = 0) -> "asyncio.Future[tuple[Entry, ...]]":
         """Write values, all or none of them; the future is done when they are on disk."""
         assert asyncio.get_running_loop() is self._loop
-        for key, _ in writes:
-            assert 0 < len(key) <= KEY_LENGTH_MAX
-            assert _LAST not in key
-            assert "\0" not in key
+        assert all(is_key(key) for key, _ in writes)
         return self._queue(_waiting([Entry(*pair, stamp) for pair in writes], self._loop))
 
     def merge(self, entries: Sequence[Entry]) -> "asyncio.Future[tuple[Entry, ...]]":
@@ -166,7 +162,7 @@ class SqliteStore:
             rows = self._connection.execute(
                 "SELECT key, value FROM entries "
                 "WHERE key >= ? AND key < ? AND value IS NOT NULL ORDER BY key",
-                (prefix, prefix + _LAST),
+                (prefix, prefix + KEY_LAST),
             )
             return dict(rows.fetchall())
 
@@ -190,7 +186,7 @@ class SqliteStore:
             try:
                 rows = self._connection.execute(
                     "SELECT key, value, stamp FROM entries WHERE key > ? AND key <= ? ORDER BY key",
-                    (after, until or _LAST),
+                    (after, until or KEY_LAST),
                 )
                 for key, value, stamp in rows:
                     size += len(key) + len(value or b"") + ENTRY_BYTES
