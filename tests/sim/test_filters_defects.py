@@ -48,14 +48,14 @@ def test_a_passive_node_that_drops_is_found() -> None:
 
 
 def test_a_count_that_includes_the_roots_own_clients_is_found() -> None:
-    old = "self._wanted += any(link != came_from for link in beyond)"
-    new = "self._wanted += here or any(link != came_from for link in beyond)"
+    old = "self._wanted += any(link != came_from for link in beyond())"
+    new = "self._wanted += here() or any(link != came_from for link in beyond())"
     with planted(PART + "count", old, new):
         assert promise_broken(FiltersWorkload, sizes=BUSY) == "flows are counted right"
 
 
 def test_a_count_that_forgets_own_clients_below_the_root_is_found() -> None:
-    old = "self._wanted += here or any(link != parent for link in beyond)"
-    new = "self._wanted += any(link != parent for link in beyond)"
+    old = "self._wanted += here() or any(link != parent for link in beyond())"
+    new = "self._wanted += any(link != parent for link in beyond())"
     with planted(PART + "count", old, new):
         assert promise_broken(FiltersWorkload, sizes=BUSY) == "flows are counted right"
