@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from roamcast.channels.failover.batches import BATCH_BYTES
 from roamcast.channels.failover.epochs import epoch_at
 from roamcast.channels.failover.following import MESSAGES_MAX, Following, FollowingSettings
 from roamcast.channels.failover.replica_messages import (
@@ -19,6 +18,7 @@ from roamcast.channels.failover.replica_messages import (
     pages,
 )
 from roamcast.channels.failover.replication import (
+    BATCH_BYTES,
     STEPPING_DOWN,
     DropReplica,
     ReplicaGone,

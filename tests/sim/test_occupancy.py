@@ -29,9 +29,9 @@ Name = tuple[str, str]
 
 UNTOLD: Final[dict[str, tuple[str, ...]]] = {
     "tables that are made once": (
-        "Broker._by_input", "Broker._by_message", "Broker._special", "Broker._timed",
-        "Broker.parts", "MapServer._handlers", "RelayServer._handlers", "TimerTable._handlers",
-        "MapContexts.publishers", "Past.followers",
+        "Broker._by_carried", "Broker._by_input", "Broker._by_message", "Broker._special",
+        "Broker._timed", "Broker.parts", "MapServer._handlers", "RelayServer._handlers",
+        "TimerTable._handlers", "MapContexts.publishers", "Past.followers",
     ),
     "an entry per view class of each context: counting them would walk the map": (
         "MapContext.views",

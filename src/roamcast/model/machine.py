@@ -5,6 +5,7 @@ when `advance` is next worth calling. Time is integer microseconds, in the simul
 service. Randomness comes in as a `Draw`, ids as arguments. docs/machines.md is the whole contract.
 """
 
+import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Annotated, Any, Final, Protocol, TypeVar
 
@@ -21,11 +22,8 @@ VALUE_BYTES_MAX: Final = 512 * 1024
 KEY_LAST: Final = "\U0010ffff"
 """Sorts after every key."""
 
-
-def is_key(key: str) -> bool:
-    """Whether a store can have a key of this name."""
-    return 0 < len(key) <= KEY_LENGTH_MAX and "\0" not in key and KEY_LAST not in key
-
+KEY: Final = re.compile(f"[^\0{KEY_LAST}]{{1,{KEY_LENGTH_MAX}}}", re.DOTALL)
+"""What a store can have as a key."""
 
 Writes = tuple[tuple[str, bytes | None], ...]
 """Keys with their new values, None to delete one."""

@@ -19,12 +19,12 @@ waits and leaves together, one entry for each key.
 """
 
 import enum
+from collections import deque
 from collections.abc import Sequence
 from typing import Any, ClassVar, Final
 
 import msgspec
 
-from roamcast.channels.failover.batches import WriteBatches, WriteRequest
 from roamcast.channels.failover.epochs import genuine
 from roamcast.channels.failover.replica_messages import (
     PAGE_BYTES_MAX,
@@ -39,6 +39,8 @@ from roamcast.channels.failover.replica_messages import (
 from roamcast.channels.server.messages import ServerHere
 from roamcast.model.addresses import Address, Replica, Watchdog
 from roamcast.model.machine import (
+    ENTRY_BYTES,
+    KEY,
     VALUE_BYTES_MAX,
     Effect,
     Entry,
@@ -52,7 +54,7 @@ from roamcast.model.machine import (
     Store,
     Stored,
     StoreFailed,
-    is_key,
+    Writes,
     step,
 )
 from roamcast.model.parts import (
@@ -128,6 +130,80 @@ REPLICATION_TABLE: Final = {
     (_STATE.OFFERING, _EVENT.LOST): _STATE.SERVING,
     (_STATE.HANDED, _EVENT.NEWER): _STATE.DRAINING,
 }
+
+
+BATCH_WRITES: Final = 4_096
+BATCH_BYTES: Final = 4 * 1024 * 1024
+"""Of what has gathered, so much goes to the disk together, and one write more."""
+
+
+class WriteRequest(msgspec.Struct, frozen=True):
+    """A part's write."""
+
+    part: str
+    token: int
+    writes: Writes
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes."""
+        return sum(len(key) + len(value or b"") + ENTRY_BYTES for key, value in self.writes)
+
+
+class WriteBatch(msgspec.Struct):
+    """Writes on their way together: whose they are, and from which change on they are safe."""
+
+    token: int
+    requests: list[WriteRequest]
+    entries: tuple[Entry, ...]
+    change: int = 0
+    """Its place in the order of changes once it is on the local disk; 0 until then."""
+
+    @property
+    def writes(self) -> Writes:
+        """What goes to the local disk."""
+        return tuple((entry.key, entry.value) for entry in self.entries)
+
+
+class WriteBatches:
+    """All writes that are not answered."""
+
+    def __init__(self) -> None:
+        self.under_way: WriteBatch | None = None
+        self._gathered: deque[WriteRequest] = deque()
+
+    def __len__(self) -> int:
+        return len(self._gathered) + (self.under_way is not None and len(self.under_way.requests))
+
+    def add(self, request: WriteRequest) -> None:
+        """Take a write into the next batch."""
+        self._gathered.append(request)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a batch can begin."""
+        return bool(self._gathered) and self.under_way is None
+
+    def begin(self, token: int, stamp: int) -> WriteBatch:
+        """Begin the next batch; of several writes to a key the latest counts."""
+        assert self.is_due
+        requests: list[WriteRequest] = []
+        writes: dict[str, bytes | None] = {}
+        size = 0
+        while self._gathered and size < BATCH_BYTES and len(writes) < BATCH_WRITES:
+            request = self._gathered.popleft()
+            requests.append(request)
+            writes.update(request.writes)
+            size += request.size
+        entries = tuple(Entry(key, value, stamp) for key, value in writes.items())
+        self.under_way = WriteBatch(token, requests, entries)
+        return self.under_way
+
+    def end(self) -> list[WriteRequest]:
+        """End the batch that is under way; give those whose it was."""
+        assert self.under_way is not None
+        requests, self.under_way = self.under_way.requests, None
+        return requests
 
 
 class _Follower(msgspec.Struct):
@@ -282,7 +358,7 @@ class Replication(Part):
             self._answer(part, StoreFailed(effect.token, "too many writes wait for the disk"))
             return
         # Before others share its batch: one that no disk takes would hold all of them up.
-        assert all(is_key(key) for key, _ in effect.writes)
+        assert all(KEY.fullmatch(key) for key, _ in effect.writes)
         self._batches.add(WriteRequest(part, effect.token, effect.writes))
         self._write(now)
 

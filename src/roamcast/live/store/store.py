@@ -29,6 +29,7 @@ from roamcast.errors import LimitError, RoamcastError, StoreError
 from roamcast.live.store.file import GONE_MAX, connect, prune
 from roamcast.model.machine import (
     ENTRY_BYTES,
+    KEY,
     KEY_LAST,
     Entry,
     Input,
@@ -40,7 +41,6 @@ from roamcast.model.machine import (
     Stored,
     StoreFailed,
     Writes,
-    is_key,
 )
 
 PROBE: Final = "probe"
@@ -135,7 +135,7 @@ class SqliteStore:
     def write(self, writes: Writes, stamp: int = 0) -> "asyncio.Future[tuple[Entry, ...]]":
         """Write values, all or none of them; the future is done when they are on disk."""
         assert asyncio.get_running_loop() is self._loop
-        assert all(is_key(key) for key, _ in writes)
+        assert all(KEY.fullmatch(key) for key, _ in writes)
         return self._queue(_waiting([Entry(*pair, stamp) for pair in writes], self._loop))
 
     def merge(self, entries: Sequence[Entry]) -> "asyncio.Future[tuple[Entry, ...]]":
