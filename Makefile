@@ -3,8 +3,8 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
-# One more than two cores: tests that start processes wait for them. Each costs 8 CPU seconds until it
-# has collected the tests and loaded the kernels.
+# One more than two cores: tests that start processes wait for them. More would cost more than they
+# bring: each worker collects the tests and loads the kernels.
 PYTEST_WORKERS ?= 3
 PYTEST = $(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadfile
 # Many container images set it. Without compiled files each worker rewrites all tests again (8 s),
