@@ -1,5 +1,6 @@
 """Homes on real links and flows: brokers ask each other, and a moved consumer misses nothing."""
 
+import msgspec
 import pytest
 
 from roamcast.model.contexts import Context
@@ -40,12 +41,12 @@ HOMES = HomeSettings(
 NEAR = {"a": "b", "b": "ac", "c": "b"}
 
 
-def node(name: str, **settings) -> OneNode:
-    return OneNode(name, beside(*NEAR[name]), flows=FLOWS, homes=HOMES, **settings)
+def node(name: str, *, homes: HomeSettings = HOMES, **settings) -> OneNode:
+    return OneNode(name, beside(*NEAR[name]), flows=FLOWS, homes=homes, **settings)
 
 
-def line() -> Net:
-    net = Net(*(node(name) for name in NEAR))
+def line(homes: HomeSettings = HOMES) -> Net:
+    net = Net(*(node(name, homes=homes) for name in NEAR))
     net.run(3_000_000)
     return net
 
@@ -63,6 +64,9 @@ class Mover:
         self.lost: list[EventsLost] = []
         self.said: list = []
         self.deaf = False
+        self.held: Modulate | None = None
+        """A checkpoint that is not answered yet."""
+        self.holds = False
         self.cursor = ConsumerCursor()
         self.trail = HomeTrail(1)
         self.workshops = {name: Workshop() for name in NEAR}
@@ -92,7 +96,9 @@ class Mover:
         while self.seen < len(self.net.out):
             where, effect = self.net.out[self.seen]
             self.seen += 1
-            if isinstance(effect, StartModulation | Modulate | EndModulation):
+            if self.holds and isinstance(effect, Modulate) and not effect.events:
+                self.held = effect
+            elif isinstance(effect, StartModulation | Modulate | EndModulation):
                 answer = self.workshops[where].work(effect)
                 if answer is not None:
                     self.net.give(where, answer)
@@ -194,6 +200,41 @@ def test_what_a_session_did_not_hear_is_repeated_from_the_checkpoint():
     mover.run(3_000_000)
     assert len(mover.got) == len(set(mover.got)) == 20
     assert in_order(mover)
+
+
+def test_whoever_was_deaf_when_origins_were_told_still_confirms_what_it_had():
+    """Origins without an event come with the first word only; modulators wait for confirmation."""
+    short = msgspec.structs.replace(HOMES, renew_steps=2, steps_max=4)
+    mover = Mover(line(short), (EveryNth(3),), Relocation())
+    mover.deaf = True
+    mover.run(1_000_000)
+    mover.deaf = False
+    mover.attach("a")
+    mover.run(1_000_000)
+    assert set(mover.cursor.vector) == set("abc")
+    for n in range(60):
+        mover.publish(n)
+        mover.run(20_000)
+    mover.run(1_000_000)
+    assert len(mover.got) == len(set(mover.got)) == 20
+    assert in_order(mover)
+
+
+def test_a_checkpoint_under_way_is_not_the_last_one_if_the_end_did_not_hear_everything():
+    often = msgspec.structs.replace(HOMES, renew_steps=1)
+    mover = Mover(line(often), (EveryNth(1),), Relocation(), confirms=False)
+    mover.run(1_000_000)
+    mover.holds = mover.deaf = True
+    mover.publish(0)
+    mover.run(200_000)
+    assert mover.held is not None
+    mover.deaf = False
+    mover.attach("c")
+    mover.run(300_000)
+    mover.net.give("a", mover.workshops["a"].work(mover.held))
+    mover.holds = False
+    mover.run(2_000_000)
+    assert mover.got == [0]
 
 
 def test_a_home_that_crashes_goes_on_exactly():

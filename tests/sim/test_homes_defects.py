@@ -107,6 +107,13 @@ def test_a_record_without_the_origins_that_only_the_end_knows_is_found() -> None
         assert found(FIRST["origins"]) == "no loss"
 
 
+def test_origins_of_which_an_end_is_never_told_again_are_found() -> None:
+    """An end confirms what it knows, and modulators wait for it without an end."""
+    where = "roamcast.overlay.homes.working:ServingWork._stand"
+    with planted(where, "if unknown", "if False"):
+        assert found(FIRST["unknown"]) == "no loss"
+
+
 def test_path_lengths_that_only_another_tree_renews_are_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -184,6 +191,7 @@ FIRST = {
     "early": 151,
     "answers": 70,
     "origins": 104,
+    "unknown": 532,
     "paths": 263,
     "battery": 86,
     "refused": 2,

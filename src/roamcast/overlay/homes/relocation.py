@@ -315,9 +315,9 @@ class ModulatedConsumer:
         return all(self.had.get(one, Position(0, 0)) >= at for one, at in vector.items())
 
     @property
-    def confirmed(self) -> bool:
-        """Whether the consumer's end has had everything that went out."""
-        return self._has(self.vector)
+    def whole(self) -> bool:
+        """Whether a checkpoint of this moment says everything: its end had all that went out."""
+        return not self.relocation.events or self._has(self.vector)
 
     def saved(self) -> Saved:
         """Give what the next home, or this one after a crash, goes on from."""

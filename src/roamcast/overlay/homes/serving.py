@@ -446,9 +446,7 @@ class Serving(ServingWork):
         claim, work = served.claim, served.work
         assert claim is not None
         work.confirm(dict(claim.had))
-        whole = work.confirmed or not work.relocation.events
-        if served.instance and whole and not work.script and not served.frozen:
-            # Its end had all that went out: a checkpoint of this moment says everything.
+        if served.instance and served.work.whole and not work.script and not served.frozen:
             served.doing = []
             return [Modulate(served.name, served.instance, self._next(), (), True)]
         effects = self._halt(served)

@@ -134,7 +134,17 @@ class ServingWork(Part):
         if served.anew:
             effects.append(given_by.ModulatorsAnew(served.name, served.anew))
         served.ticket, served.anew = None, ""
-        return [*effects, *self._flow_on(served)]
+        return [*effects, *self._stand(served), *self._flow_on(served)]
+
+    def _stand(self, served: ServedConsumer) -> list[Effect]:
+        """Tell a consumer's end where it begins with origins that only its record knows.
+
+        Its end may have gone before it heard of them. It confirms only what it knows, and
+        modulators stop when too much is unconfirmed.
+        """
+        work = served.work
+        unknown = {one: at for one, at in work.vector.items() if one not in work.had}
+        return [EventsStanding(served.name, pairs(unknown))] if unknown else []
 
     def _begin_anew(self, served: ServedConsumer, reason: str, now: int) -> list[Effect]:
         served.anew = reason
@@ -259,7 +269,8 @@ class ServingWork(Part):
         if served is None or served.instance != given.instance or served.doing is None:
             return []
         checkpoint = given.checkpoint
-        if served.state is ServingState.GIVING and checkpoint is not None and not served.doing:
+        giving = served.state is ServingState.GIVING and served.work.whole
+        if giving and checkpoint is not None and not served.doing:
             served.work.freeze(checkpoint)
             served.doing, served.frozen = None, True
             return self._go_on(served, now)
