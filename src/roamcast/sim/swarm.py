@@ -5,6 +5,7 @@ the first failure is the same for any number of workers. A share of the seeds is
 journals must be equal. Nothing is collected per seed, so a million seeds need the memory of one.
 """
 
+import ctypes
 import gc
 import multiprocessing
 from collections import deque
@@ -12,7 +13,6 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
-from time import perf_counter
 from typing import Final
 
 import msgspec
@@ -37,9 +37,12 @@ GARBAGE: Final = (20_000, 20, 50)
 """When Python looks for garbage: a run makes a world and drops it, so to look more often is 15 %
 of its time and finds nothing."""
 
-LONG_S: Final = 0.5
-"""After a run that took longer its world is collected at once: few such runs fill the memory long
-before Python looks for garbage."""
+MAPPED_BYTES: Final = 128 * 1024
+"""Larger blocks go back to the system when they are freed. The C library would raise this by
+itself, and the tables of old worlds would leave a gigabyte full of holes."""
+
+_M_MMAP_THRESHOLD: Final = -3
+"""Of `mallopt`, in the C library's `malloc.h`."""
 
 WORKER_DIED: Final = "a run leaves its process alive"
 
@@ -105,11 +108,8 @@ class Tally:
 
 def run_seed(name: str, make: Make, seed: int) -> RunOutcome:
     """Run one seed, or run it twice and compare if it is one in REPEAT_EVERY."""
-    began = perf_counter()
     scenario = draw_scenario(name, make, seed)
     outcome = play(scenario, make)
-    if perf_counter() - began > LONG_S:
-        gc.collect()
     if seed % REPEAT_EVERY == 0 and not outcome.failed:
         again = play(scenario, make)
         if again.digest != outcome.digest:
@@ -132,7 +132,7 @@ def run_swarm(
     tasks = ((name, seed) for seed in seeds for name in names)
     if workers <= 1:
         before = gc.get_threshold()
-        gc.set_threshold(*GARBAGE)
+        _tend_memory()
         try:
             for name, seed in tasks:
                 yield run_seed(name, make_of(name), seed)
@@ -159,8 +159,7 @@ class _Pool:
         return ProcessPoolExecutor(
             workers,
             mp_context=multiprocessing.get_context("spawn"),
-            initializer=gc.set_threshold,
-            initargs=GARBAGE,
+            initializer=_tend_memory,
         )
 
     def run(self, tasks: Iterator[Task]) -> Iterator[RunOutcome]:
@@ -207,6 +206,14 @@ class _Pool:
     def close(self) -> None:
         """End the workers after what they are running now."""
         self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _tend_memory() -> None:
+    """Let this process hold little more than the world that it runs."""
+    gc.set_threshold(*GARBAGE)
+    set_option = getattr(ctypes.CDLL(None), "mallopt", None)  # not every C library has it
+    if set_option is not None:
+        set_option(_M_MMAP_THRESHOLD, MAPPED_BYTES)
 
 
 def _run_chunk(chunk: list[Task], make_of: Callable[[str], Make]) -> list[RunOutcome]:
