@@ -89,6 +89,10 @@ class Timers(Generic[Key]):
         """Do not fire."""
         self.times.pop(key, None)
 
+    def clear(self) -> None:
+        """Fire nothing."""
+        self.times.clear()
+
     def in_order(self, keys: Collection[Key]) -> list[tuple[Key, int]]:
         """Give those of these keys that are set and their times, in the order of firing."""
         found = [
@@ -147,7 +151,7 @@ class Part:
     prefix: ClassVar[str] = ""
     """What its keys in the store begin with; empty if it stores nothing."""
     timers: Timers[Any] | None = None
-    """Its timers, if they alone say when it is due."""
+    """Its timers, if they alone say when it is due; the same ones for good."""
 
     def restore(self, stored: Mapping[str, bytes], now: int) -> Sequence[Effect]:
         """Take up what was on disk under its prefix, before anything else happens.
@@ -238,6 +242,8 @@ class Router:
             for part in self.parts.values()
             if part.timers is not None or type(part).deadline is not Part.deadline
         ]
+        self._clocks = [part.timers for part in self._timed if part.timers is not None]
+        self._asked = [part for part in self._timed if part.timers is None]
         for part in self.parts.values():
             for kind in part.inputs:
                 self._by_input.setdefault(kind, []).append(part)
@@ -295,14 +301,13 @@ class Router:
     def deadline(self) -> int | None:
         """When the first part is due; at once if something follows from what was restored."""
         first: int | None = 0 if self._restored else None
-        for part in self._timed:
-            timers = part.timers
-            if timers is None:
-                due = part.deadline()
-            elif timers.times:
+        for timers in self._clocks:
+            if timers.times:  # most parts of most brokers have none, and every input asks all
                 due = timers.deadline()
-            else:  # most parts of most brokers, and every input asks all of them
-                continue
+                if due is not None and (first is None or due < first):
+                    first = due
+        for part in self._asked:
+            due = part.deadline()
             if due is not None and (first is None or due < first):
                 first = due
         return first

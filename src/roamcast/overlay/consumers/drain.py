@@ -120,7 +120,7 @@ class Drain(Part):
                 self._waiting.clear()
                 self._next.clear()
                 self._leaving.clear()
-                self.timers = Timers()
+                self.timers.clear()
                 return [Acknowledged(ticket)]
             case ConsumerGone(consumer, to):
                 if self._leaving.pop(consumer, None) is not None or (self.to and to):
