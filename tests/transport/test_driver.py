@@ -1,11 +1,22 @@
 """A service's clock follows the wall forward, never goes back and never stands still."""
 
+import asyncio
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from roamcast.model.machine import Effect, Input
 from roamcast.transport import driver
-from roamcast.transport.driver import STEP_US_BELIEVED, RemoteClock, steady_clock, wall_clock
+from roamcast.transport.driver import (
+    STEP_US_BELIEVED,
+    Driver,
+    RemoteClock,
+    nothing,
+    steady_clock,
+    wall_clock,
+)
 
 SECOND = 1_000_000
 HOUR = 3_600 * SECOND
@@ -137,3 +148,42 @@ def test_it_never_goes_back_nor_slower_than_time_passes(steps: list[tuple[int, i
             found = now()
             assert before + passed_us <= found <= max(walls)
             before = found
+
+
+class Machine:
+    """One that is due at once after every input."""
+
+    def __init__(self) -> None:
+        self.asked = self.advanced = 0
+        self.due: int | None = None
+
+    def receive(self, given: Input, now: int) -> Sequence[Effect]:
+        self.due = now
+        return ()
+
+    def advance(self, now: int) -> Sequence[Effect]:
+        self.advanced += 1
+        self.due = None
+        return ()
+
+    def deadline(self) -> int | None:
+        self.asked += 1
+        return self.due
+
+
+def test_a_machine_under_load_is_asked_now_and_then_and_still_does_what_is_due() -> None:
+    machine, inputs = Machine(), 2_000
+
+    async def load() -> None:
+        driver = Driver(machine, clock=wall_clock(), carry=nothing)
+        driver.start()
+        for _ in range(inputs):
+            driver.give(Input())
+            await asyncio.sleep(0)  # another turn of the loop
+        while machine.due is not None:
+            await asyncio.sleep(0)
+        driver.close()
+
+    asyncio.run(load())
+    assert machine.advanced > 1
+    assert machine.asked < inputs / 2

@@ -23,7 +23,8 @@ Carrier = Callable[[Any], None]
 Clock = Callable[[], int]
 
 WAKE_US_MIN: Final = 1_000
-"""A machine that is due again at once waits this long, so that sockets get their turn."""
+"""A machine that is due again at once waits this long, so that sockets get their turn; nor is it
+asked more often when it is due."""
 
 STEP_US_BELIEVED: Final = 60_000_000
 """A wall clock set forward by more than this is believed after it has stood for as long (0084)."""
@@ -136,7 +137,9 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._due: int | None = None
         self._settling = False
-        """Whether the timer is set anew once the loop has done what is before it."""
+        """Whether the timer is about to be set anew, …"""
+        self._settled_s = 0.0
+        """… and when it last was."""
         self._closed = False
 
     def start(self) -> None:
@@ -144,18 +147,25 @@ class Driver:
         self._wake()
 
     def give(self, given: Input) -> None:
-        """Give an input, carry its effects, and set the timer, once for all inputs of a turn."""
+        """Give an input, carry its effects, and set the timer, once for many inputs."""
         if self._closed:
             return
         for effect in self.machine.receive(given, self.clock()):
             self.carry(effect)
-        if not self._settling:
-            self._settling = True
-            asyncio.get_running_loop().call_soon(self._settle)
+        if self._settling:
+            return
+        self._settling = True
+        loop = asyncio.get_running_loop()
+        settles_s = self._settled_s + WAKE_US_MIN / 1_000_000
+        if loop.time() >= settles_s:
+            loop.call_soon(self._settle)
+        else:
+            loop.call_at(settles_s, self._settle, 0)
 
-    def _settle(self) -> None:
+    def _settle(self, wait_us_min: int = WAKE_US_MIN) -> None:
         """Set the timer for the machine's deadline."""
         self._settling = False
+        self._settled_s = asyncio.get_running_loop().time()
         due = self.machine.deadline()
         if due == self._due or self._closed:
             return
@@ -164,7 +174,7 @@ class Driver:
         self._due = due
         self._timer = None
         if due is not None:
-            wait_us = max(due - self.clock(), WAKE_US_MIN)
+            wait_us = max(due - self.clock(), wait_us_min)
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(wait_us / 1_000_000, self._wake)
 
