@@ -131,7 +131,7 @@ class TableFeeding(Part):
         self._days: dict[str, Days] = {}
         """Places → days on which somebody was there; those without a name: anywhere."""
         self._noted: dict[str | None, Range] = {}
-        """Places of contexts → days that are known to be marked; most contexts are there again."""
+        """Places of contexts → when all days are marked, today too; most are there again."""
         self._day: int | None = None
         """The day up to which days are accounted for."""
         self._tomorrow: int | None = None
@@ -215,7 +215,8 @@ class TableFeeding(Part):
     def shows(self, context: Context) -> None:
         """Take what the map shows of a vid; its end may be any from now on, whatever it says."""
         public = self._is_public(context.vid)
-        self._place(context, None, public)
+        if not (public and self._is_noted(context)):
+            self._place(context, None, public)
         crowd = self.crowd
         if not public:
             crowd.end(context.vid)
@@ -237,6 +238,12 @@ class TableFeeding(Part):
             self._place(context, context.t_d, self._is_public(context.vid))
             self.crowd.end(context.vid)
 
+    def _is_noted(self, context: Context) -> bool:
+        """Whether it is noted where a context is, and that it is there today."""
+        # Soon decided: it is asked of every update, before it is stored and after.
+        noted = self._noted.get(context.place)
+        return noted is not None and noted[0] <= context.t_r < noted[1]
+
     def _place(self, context: Context, end: int | None, public: bool) -> None:
         """Note where and on which days a context is; one that lasts is there today as well."""
         day_us, today = self._settings.day_us, self._day
@@ -245,9 +252,6 @@ class TableFeeding(Part):
         if end is None and today is not None and today > first:
             last = today
         place, point = context.place, context.point
-        noted = self._noted.get(place)
-        if noted is not None and public and noted[0] <= first and last <= noted[1]:
-            return  # soon decided: it is asked of every update, before it is stored and after
         served = self._served(place, point)
         if self._outside is not None and place is not None and not served:
             known = self._outside.get(place, (first, last))
@@ -262,11 +266,11 @@ class TableFeeding(Part):
             self._mark(self.places, first, last)
         if not served:
             self._go_astray()
-        if self._polygons:
-            return  # the place alone does not say where it counts
+        if end is not None or self._polygons:
+            return  # it is not there today; or the place alone does not say where it counts
         if len(self._noted) >= NOTED_MAX:
             self._noted.clear()
-        self._noted[place] = first, last
+        self._noted[place] = first * day_us, (last + 1) * day_us
 
     def _keys(self, place: str | None, point: Point | None = None) -> tuple[str, ...]:
         """Name the areas, of those ever served, that hold a context or cannot tell."""
@@ -466,7 +470,9 @@ class TableFeeding(Part):
     def unstored(self, context: Context | None) -> Writes:
         """Give what must be on disk with a context: otherwise its past might not be found."""
         if context is not None and self._crowd is not None:
-            self._place(context, None, self._is_public(context.vid))
+            public = self._is_public(context.vid)
+            if not (public and self._is_noted(context)):
+                self._place(context, None, public)
         return self._row() if self._writing or self._unwritten else ()
 
     def _row(self) -> Writes:
