@@ -510,8 +510,10 @@ class Broker(Router):
             settings,
             check_owner=self._publications.check_owner,
             served=lambda: flows.home.consumers,
-            check_attach=lambda given: (
-                handoff.check(given) if isinstance(given, AttachConsumer) else serving.check(given)
+            check_attach=lambda given, now: (
+                handoff.check(given)
+                if isinstance(given, AttachConsumer)
+                else serving.check(given, now)
             ),
             nodes=self._urls,
             standing=self._server.subscriptions.standing,

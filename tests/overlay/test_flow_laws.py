@@ -142,29 +142,50 @@ def test_a_log_releases_a_prefix_and_ends_with_an_event(
     assert released == [number for number in numbers if stored[number - 1]]
 
 
+def paced(pace_us: int) -> tuple[OriginLog, LogWriter, int]:
+    """Give a log that had an event in so many microseconds, and the time of its last write."""
+    log = OriginLog(age_us_max=10**9, bytes_max=10**9)
+    writer, now = LogWriter(log, gather_us=10_000), 0
+    for number in range(1, 31):
+        now += pace_us
+        assert writer.add(Event("before", 1, number, BODY), number, now) == now
+        writer.write(number, now)
+        writer.written(number)
+    return log, writer, now
+
+
 def test_who_is_alone_with_an_event_writes_at_once_and_others_together() -> None:
-    log = OriginLog(age_us_max=1_000, bytes_max=10_000)
-    writer = LogWriter(log, gather_us=10)
-    assert writer.add(Event("p", 1, 0, BODY), 70, now=100) == 100
-    writer.write(1, 100)
-    assert writer.add(Event("p", 1, 1, BODY), 71, now=101) == 110
-    assert writer.add(Event("p", 1, 2, BODY), 72, now=109) == 110
-    writer.join(3, 73)
-    assert writer.written(1) == [(1, 70)]
-    together = writer.write(2, 110)
+    log, writer, now = paced(500)
+    assert writer.add(Event("p", 1, 0, BODY), 70, now) == now
+    writer.write(101, now)
+    assert writer.add(Event("p", 1, 1, BODY), 71, now + 1) == now + 10_000
+    assert writer.add(Event("p", 1, 2, BODY), 72, now + 9) == now + 10_000
+    writer.join(33, 73)
+    assert writer.written(101) == [(31, 70)]
+    together = writer.write(102, now + 10_000)
     assert isinstance(together, Store)
     assert len(together.writes) == 2
-    assert writer.add(Event("p", 1, 3, BODY), 74, now=130) == 120, "it is due: it need not wait"
-    assert writer.refused(2) == [(2, 71), (3, 72), (3, 73)]
-    assert [number for number, _ in log._entries.items()] == [1, 4]
-    writer.write(3, 130)
-    assert writer.written(3) == [(4, 74)]
+    later = now + 30_000
+    assert writer.add(Event("p", 1, 3, BODY), 74, later) < later, "it is due: it need not wait"
+    assert writer.refused(102) == [(32, 71), (33, 72), (33, 73)]
+    assert [number for number in log._entries if number > 30] == [31, 34]
+    writer.write(103, later)
+    assert writer.written(103) == [(34, 74)]
     assert not len(writer)
-    assert writer.add(Event("p", 1, 4, BODY), 75, now=131) == 131
+    assert writer.add(Event("p", 1, 4, BODY), 75, later + 1) == later + 1
+
+
+def test_the_fewer_events_there_are_the_shorter_others_wait_for_company() -> None:
+    waits = []
+    for pace_us in (500, 2_000, 4_000, 20_000, 1_000_000):
+        _, writer, now = paced(pace_us)
+        writer.add(Event("p", 1, 0, BODY), 70, now)
+        waits.append(writer.add(Event("p", 1, 1, BODY), 71, now) - now)
+    assert waits == [10_000, 2_499, 624, 24, 0]
 
 
 def test_events_that_gather_are_bounded() -> None:
     writer = LogWriter(OriginLog(age_us_max=1_000, bytes_max=10**9), gather_us=10)
     large = b"x" * (BATCH_BYTES // 3)
     due = [writer.add(Event("p", 1, one, BODY, large), one, now=5) for one in range(3)]
-    assert due == [5, 10, 5]
+    assert due[0] == due[2] == 5

@@ -4,6 +4,7 @@ import msgspec
 import pytest
 
 from roamcast.model.contexts import Context
+from roamcast.model.events import Failed
 from roamcast.overlay.flows.cursor import ConsumerCursor
 from roamcast.overlay.flows.events import (
     EventsDelivered,
@@ -12,6 +13,7 @@ from roamcast.overlay.flows.events import (
     PublishEvent,
 )
 from roamcast.overlay.flows.settings import FlowSettings
+from roamcast.overlay.handoff.messages import Attachment
 from roamcast.overlay.homes.events import (
     AttachModulated,
     ConfirmModulated,
@@ -27,8 +29,14 @@ from roamcast.overlay.homes.managers import HomeSettings
 from roamcast.overlay.homes.records import PREFIX
 from roamcast.overlay.homes.relocation import Relocation
 from roamcast.overlay.homes.trail import HomeTrail
-from roamcast.overlay.modulators.events import EndModulation, Modulate, StartModulation
-from roamcast.overlay.modulators.specs import EveryNth, Select
+from roamcast.overlay.modulators.events import (
+    EndModulation,
+    Modulate,
+    ModulationFailed,
+    ModuleReady,
+    StartModulation,
+)
+from roamcast.overlay.modulators.specs import Code, EveryNth, Select
 from roamcast.overlay.modulators.workshop import Workshop
 from tests.overlay_net import Net, OneNode, beside
 
@@ -235,6 +243,35 @@ def test_a_checkpoint_under_way_is_not_the_last_one_if_the_end_did_not_hear_ever
     mover.holds = False
     mover.run(2_000_000)
     assert mover.got == [0]
+
+
+def test_a_module_that_was_stopped_may_not_begin_again_at_once():
+    net, module = line(), "0" * 64
+    at_home = net.nodes["a"]
+
+    def attach(consumer: str, owner: str) -> list:
+        before = len(net.out)
+        net.give(
+            "a",
+            AttachModulated(
+                1, consumer, owner, Attachment(1, 1), "true", (Code(module),), Relocation()
+            ),
+        )
+        net.give("a", ModuleReady(module))
+        net.run(10_000)
+        return [effect for _, effect in net.out[before:]]
+
+    attach("first", "mallory")
+    instance = at_home.overlay.serving.served["first"].instance
+    net.give("a", ModulationFailed("first", instance, "out of fuel"))
+    refused = next(one for one in attach("second", "mallory") if isinstance(one, Failed))
+    assert (
+        str(refused.error)
+        == "this module was stopped: out of fuel; it may begin here again in 10 s"
+    )
+    assert not any(isinstance(one, Failed) for one in attach("third", "somebody else"))
+    net.run(HOMES.barred_us)
+    assert not any(isinstance(one, Failed) for one in attach("second", "mallory"))
 
 
 def test_a_home_that_crashes_goes_on_exactly():

@@ -30,6 +30,8 @@ def test_a_stream_has_what_its_modulators_leave(tmp_path: Path) -> None:
             assert found == [0, 3, 5]
             with pytest.raises(ModulatorError, match="stopped"):
                 await anext(hurt)
+            with pytest.raises(InputError, match="it may begin here again in"):
+                await me.subscribe("true", modulators=[{"type": "wasm", "module": broken}])
             with pytest.raises(InputError):
                 await me.put_module(b"text")
             with pytest.raises(InputError, match="modulators"):

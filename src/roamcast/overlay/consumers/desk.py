@@ -94,7 +94,7 @@ class EventDesk(Part):
         *,
         check_owner: Callable[[str, str], None],
         served: Callable[[], Collection[str]],
-        check_attach: Callable[[AttachConsumer | AttachModulated], None],
+        check_attach: Callable[[AttachConsumer | AttachModulated, int], None],
         standing: Standing,
         nodes: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
@@ -256,7 +256,7 @@ class EventDesk(Part):
         )
         # Modulators begin once their state is here and on disk: `standing` says when.
         attach = self._attach(made, 0 if given.modulators else given.ticket, given.previous)
-        self._check_attach(attach)
+        self._check_attach(attach, now)
         self._change_price(session, None if known is None else known.filter, wanted)
         self._wake(name)
         self._consumers[name] = made

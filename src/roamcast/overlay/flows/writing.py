@@ -1,8 +1,16 @@
 """Writing the origin log: events that come while publishers wait for the disk share a write."""
 
+from typing import Final
+
 from roamcast.model.machine import Effect, Store, Writes
 from roamcast.overlay.flows.log import OriginLog
 from roamcast.overlay.flows.messages import BATCH_BYTES, Event
+
+BUSY_US: Final = 1_000
+"""Of a log with an event in so many microseconds, or more, writes gather for as long as they may;
+of others for less, by the square: a shared sync spares much only where there are many."""
+
+IDLE_US: Final = 1_000_000
 
 
 class LogWriter:
@@ -18,6 +26,8 @@ class LogWriter:
         self._bytes = 0
         self._written_us = 0
         """When the log was last written."""
+        self._pace_us = float(IDLE_US)
+        """About the time between two events, by the last writes."""
         self._writing: dict[int, tuple[int, ...]] = {}
         """Store tokens → the numbers that are written."""
 
@@ -33,8 +43,10 @@ class LogWriter:
         number, self._gathered[number] = self._log.append(event, now)
         self._tickets[number] = [ticket]
         self._bytes += event.size
-        alone = len(self._tickets) == 1
-        return now if alone or self._bytes >= BATCH_BYTES else self._written_us + self._gather_us
+        if len(self._tickets) == 1 or self._bytes >= BATCH_BYTES:
+            return now
+        busy = min(BUSY_US / self._pace_us, 1.0)
+        return self._written_us + int(self._gather_us * busy**2)
 
     def join(self, number: int, ticket: int) -> None:
         """Wait for an event that was sent again."""
@@ -44,6 +56,8 @@ class LogWriter:
         """Write the events that have gathered."""
         self._writing[token] = tuple(self._gathered)
         writes = tuple(one for each in self._gathered.values() for one in each)
+        pace_us = min(max(now - self._written_us, 1), IDLE_US) / max(len(self._gathered), 1)
+        self._pace_us = (self._pace_us + pace_us) / 2
         self._gathered.clear()
         self._bytes, self._written_us = 0, now
         return Store(token, writes)

@@ -66,6 +66,8 @@ class HomeSettings(msgspec.Struct, frozen=True):
     """After so many steps modulators take a new checkpoint, …"""
     steps_max: int = 512
     """… and beyond so many they wait until the consumer's end confirms what it had."""
+    barred_us: int = 10_000_000
+    """A module that was stopped may not begin again for its owner for so long."""
     clients_max: int = 100_000
     brokers_max: int = 10_000
     reservations_max: int = 10_000

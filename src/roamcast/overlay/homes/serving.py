@@ -55,7 +55,7 @@ from roamcast.overlay.homes.records import (
 )
 from roamcast.overlay.homes.relocation import QUEUE_BYTES_MAX, ModulatedConsumer, Saved
 from roamcast.overlay.homes.trail import TRAIL_MAX
-from roamcast.overlay.homes.working import ServingWork
+from roamcast.overlay.homes.working import BARRED_MAX, ServingWork
 from roamcast.overlay.modulators.events import (
     Modulate,
     ModulationAnswer,
@@ -145,7 +145,7 @@ class Serving(ServingWork):
             case ModulationAnswer():
                 return self._answered(given, now)
             case ModulationFailed(consumer, instance, reason):
-                return self._stop(consumer, instance, reason)
+                return self._stop(consumer, instance, reason, now)
             case ModuleReady(module):
                 return self._module_ready(module, now)
             case ModuleMissing(module, reason):
@@ -194,6 +194,7 @@ class Serving(ServingWork):
             "consumers": (len(self.served), bound),
             "claims": (len(self.claims), bound),
             "given away": (len(self._gone), bound),
+            "modules barred": (len(self._barred), BARRED_MAX),
             # One delivery more is let in when there is room.
             "bytes of one queue": (most, 2 * QUEUE_BYTES_MAX + 2 * 1024 * 1024),
         }
@@ -220,7 +221,7 @@ class Serving(ServingWork):
 
     def _attach(self, given: given_by.AttachModulated, now: int) -> list[Effect]:
         """Serve a consumer; ask its former homes first if they keep something of it."""
-        self.check(given)
+        self.check(given, now)
         name = given.consumer
         served = self.served.get(name)
         effects: list[Effect] = []
@@ -262,7 +263,7 @@ class Serving(ServingWork):
             self.timers.set(("patience", name), now + self._settings.patience_us)
         return effects
 
-    def check(self, given: given_by.AttachModulated) -> None:
+    def check(self, given: given_by.AttachModulated, now: int) -> None:
         """Refuse what cannot be served here; nothing changes."""
         for text in (given.consumer, given.owner):
             if not 0 < len(text) <= NAME_LENGTH_MAX:
@@ -278,8 +279,7 @@ class Serving(ServingWork):
         Filter.parse(given.wanted)
         known = self.served.get(given.consumer)
         if known is None:
-            if len(self.served) >= self._settings.clients_max:
-                raise LimitError(f"a node serves at most {self._settings.clients_max} consumers")
+            self._check_newcomer(given, now)
             return
         if known.owner != given.owner:
             raise ForbiddenError("this consumer belongs to another credential")
@@ -287,6 +287,12 @@ class Serving(ServingWork):
             raise ConflictError("this consumer was attached elsewhere later: raise its attachment")
         if known.state is ServingState.GIVING:
             raise ConflictError("this consumer is on its way to another node: try again")
+
+    def _check_newcomer(self, given: given_by.AttachModulated, now: int) -> None:
+        if len(self.served) >= self._settings.clients_max:
+            raise LimitError(f"a node serves at most {self._settings.clients_max} consumers")
+        if given.served == Attachment(0, 0):  # whoever had it running elsewhere goes on
+            self._check_barred(given.owner, given.specs, now)
 
     def _work(self, record: ServedRecord) -> ModulatedConsumer:
         settings = self._settings

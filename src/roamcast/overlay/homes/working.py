@@ -4,13 +4,15 @@ At any moment at most one job of a consumer is with its modulators, or its recor
 What follows from an answer, a write or a word of the consumer waits for that (`_go_on`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
+from roamcast.errors import ModulatorError
 from roamcast.model.filters import Filter
 from roamcast.model.machine import Effect, Store, Writes, step
 from roamcast.model.parts import Forward, Part, Timers
 from roamcast.model.records import HandoffStep
+from roamcast.model.time import MICROSECONDS
 from roamcast.overlay.flows.events import (
     EventsDelivered,
     EventsLost,
@@ -39,9 +41,12 @@ from roamcast.overlay.modulators.events import (
     StartModulation,
 )
 from roamcast.overlay.modulators.modulation import REPLAY, Checkpoint
-from roamcast.overlay.modulators.specs import Code
+from roamcast.overlay.modulators.specs import Code, Spec
 
 PRODUCERS_MAX: Final = 64
+BARRED_MAX: Final = 1_024
+"""Modules that were stopped, each of one credential, that are remembered."""
+
 SKIPPED: Final = "skipped: events do not move with this consumer"
 LOG_TOO_SHORT: Final = "a log no longer has what its state depends on"
 
@@ -56,6 +61,8 @@ class ServingWork(Part):
         self._count = 0
         """Of instances, jobs and tokens."""
         self._producers: dict[str, None] = {}
+        self._barred: dict[tuple[str, str], tuple[int, str]] = {}
+        """Owners and modules of theirs that were stopped here → until when, and why."""
         self.timers: Timers[tuple[str, str]] = Timers()
 
     def _next(self) -> int:
@@ -241,7 +248,7 @@ class ServingWork(Part):
         if served.replaying and not work.script:
             served.replaying = False
             if not work.replayed():
-                return self._stop(served.name, served.instance, REPLAY)
+                return self._stop(served.name, served.instance, REPLAY, now)
             if work.cut:
                 work.clear()
                 return [*self._flow_on(served), *self._go_on(served, now)]
@@ -305,13 +312,34 @@ class ServingWork(Part):
             for one in out
         ]
 
-    def _stop(self, name: str, instance: int, reason: str) -> list[Effect]:
+    def _stop(self, name: str, instance: int, reason: str, now: int) -> list[Effect]:
         """End a consumer whose modulators cannot go on; nobody else notices."""
         served = self.served.get(name)
         if served is None or served.instance != instance:
             return []
+        for spec in served.work.specs:
+            if isinstance(spec, Code):
+                self._bar(served.owner, spec.module, reason, now)
         effects = self._drop(served, "stopped", everywhere=True)
         return [*effects, given_by.ModulatorsStopped(name, reason)]
+
+    def _bar(self, owner: str, module: str, reason: str, now: int) -> None:
+        """Begin nobody's module again for a while that was stopped: each time costs others time."""
+        self._barred.pop((owner, module), None)
+        self._barred[owner, module] = now + self._settings.barred_us, reason
+        if len(self._barred) > BARRED_MAX:
+            del self._barred[next(iter(self._barred))]
+
+    def _check_barred(self, owner: str, specs: Sequence[Spec], now: int) -> None:
+        for spec in specs:
+            if not isinstance(spec, Code):
+                continue
+            until, reason = self._barred.get((owner, spec.module), (0, ""))
+            if now < until:
+                wait_s = -((now - until) // MICROSECONDS)
+                raise ModulatorError(
+                    f"this module was stopped: {reason}; it may begin here again in {wait_s} s"
+                )
 
     # --- the disk
 
