@@ -86,6 +86,22 @@ def test_a_batch_may_be_as_large_as_its_only_item_but_never_beyond_a_limit() -> 
         assert (batch is not None) is leaves
 
 
+def test_what_another_may_have_sent_counts_until_it_says_so() -> None:
+    second = 1_000_000
+    ledger = Ledger(800, 0)
+    ledger.charge(0, 300)
+    ledger.assume_full(10)
+    assert (ledger.room(10, control=True), ledger.spent_bytes) == (0, 800)
+    assert ledger.freed_at() == second + 1
+    ledger.adopt(500_000, ((200_000, 100),))
+    assert ledger.spent_bytes == 400, "its own bytes still count"
+    assert (ledger.room(second + 1), ledger.freed_at()) == (600, 300_000 + second + 1)
+    silent = Ledger(800, 0)
+    silent.assume_full(10)
+    assert (silent.freed_at(), silent.room(10)) == (10 + second + 1, -100)
+    assert silent.room(10 + second + 1) == 700, "whoever says nothing for a second sent nothing"
+
+
 def test_a_batch_says_how_many_states_still_wait() -> None:
     outbox = Outbox(1, 1, 0, MapSettings(outbox_items_max=4))
     outbox.add(Superseded("mine", 7))

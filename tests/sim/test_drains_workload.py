@@ -9,6 +9,7 @@ from roamcast.overlay.consumers.desk import EventDesk
 from roamcast.overlay.consumers.drain import Drain
 from roamcast.sim.scenario import draw_scenario, play
 from roamcast.sim.workloads.drains import DrainsWorkload
+from tests.planting import planted
 
 SEEDS = 1_000
 
@@ -32,6 +33,13 @@ def test_two_homes_that_send_at_once_are_found(monkeypatch: pytest.MonkeyPatch) 
     """Trap 23: each holds the limit, and together they do not."""
     monkeypatch.setattr(EventDesk, "_hold", lambda *_: None)
     assert found(FIRST["two homes"]) == "limits hold in every second of a move"
+
+
+def test_a_home_that_forgets_what_it_sent_itself_is_found() -> None:
+    """A client goes and comes back within a second, and where it was meanwhile knows nothing."""
+    where = "roamcast.channels.spread.streams:Ledger.adopt"
+    with planted(where, "(*self._entries, *heard)", "heard"):
+        assert found(FIRST["forgets"]) == "limits hold in every second of a move"
 
 
 def test_a_window_that_stays_behind_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,5 +81,5 @@ def test_frames_that_a_slow_session_loses_are_found(monkeypatch: pytest.MonkeyPa
     assert found(FIRST["lost frames"])
 
 
-FIRST = {"two homes": 36, "window": 36, "silent drain": 0, "lost frames": 15}
+FIRST = {"two homes": 36, "window": 36, "forgets": 270, "silent drain": 0, "lost frames": 15}
 """The seed that shows each, so that a test need not run those before it."""

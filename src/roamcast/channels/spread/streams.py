@@ -47,7 +47,7 @@ class Ledger:
     by unicast, in any window of one second wherever it begins.
     """
 
-    __slots__ = ("_entries", "_total", "limit_bytes", "usable_bytes")
+    __slots__ = ("_assumed", "_entries", "_total", "limit_bytes", "usable_bytes")
 
     def __init__(self, limit_bytes: int, reserve_bytes: int) -> None:
         assert limit_bytes > reserve_bytes
@@ -55,11 +55,13 @@ class Ledger:
         self.usable_bytes = limit_bytes - reserve_bytes
         self._entries: deque[tuple[int, int]] = deque()
         self._total = 0
+        self._assumed: tuple[int, int] | None = None
+        """When, and how much, another may have sent that has not said so yet."""
 
     @property
     def spent_bytes(self) -> int:
         """The bytes that counted when somebody last asked for room."""
-        return self._total
+        return self._total + (0 if self._assumed is None else self._assumed[1])
 
     def room(self, now: int, *, control: bool = False) -> int:
         """How many bytes may leave now; what left exactly a second ago still counts."""
@@ -69,6 +71,10 @@ class Ledger:
         # Data may use seven eighths: the rest stays for synchronisation and heals, without which
         # a quiet channel beside a busy one would look dead.
         usable = self.usable_bytes if control else self.usable_bytes * 7 // 8
+        if self._assumed is not None:
+            if self._assumed[0] >= now - MICROSECONDS:
+                return usable - self._total - self._assumed[1]
+            self._assumed = None
         return usable - self._total
 
     def charge(self, now: int, size: int) -> None:
@@ -80,7 +86,8 @@ class Ledger:
         """Give how long ago bytes left within the last second, and how many: it may travel."""
         found: list[tuple[int, int]] = []
         self.room(now)
-        for at, size in self._entries:
+        assumed = () if self._assumed is None else (self._assumed,)
+        for at, size in sorted((*self._entries, *assumed)):
             age = max(0, now - at) // WINDOW_STEP_US * WINDOW_STEP_US
             if found and found[-1][0] == age:
                 found[-1] = (age, found[-1][1] + size)
@@ -88,14 +95,27 @@ class Ledger:
                 found.append((age, size))
         return tuple(found)
 
+    def assume_full(self, now: int) -> None:
+        """Take for sent by another what may leave now, until it says or a second has passed."""
+        self._assumed = None
+        self._assumed = now, max(0, self.room(now, control=True))
+
     def adopt(self, now: int, window: Window) -> None:
-        """Count what another has sent to this client, and forget what was assumed."""
-        self._entries = deque((now - age, size) for age, size in window)
-        self._total = sum(size for _, size in window)
+        """Count what another has sent to this client, instead of what was assumed.
+
+        What it had heard of this ledger counts twice then: never too little.
+        """
+        self._assumed = None
+        heard = ((now - age, size) for age, size in window)
+        self._entries = deque(sorted((*self._entries, *heard)))
+        self._total += sum(size for _, size in window)
 
     def freed_at(self) -> int | None:
         """When the oldest bytes stop counting."""
-        return self._entries[0][0] + MICROSECONDS + 1 if self._entries else None
+        first = self._entries[0] if self._entries else self._assumed
+        if first is None:
+            return None
+        return min(first, self._assumed or first)[0] + MICROSECONDS + 1
 
 
 class Pool:

@@ -269,7 +269,7 @@ class EventDesk(Part):
 
     def _hold(self, session: str, name: str, ledger: Ledger, now: int) -> None:
         """Send nothing to a client with a limit before its old home has stopped."""
-        ledger.charge(now, max(0, ledger.room(now, control=True)))
+        ledger.assume_full(now)
         self._held.setdefault(session, {})[name] = None
         self.timers.set((HOLD, session), now + HOLD_US)
 
