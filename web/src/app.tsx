@@ -198,6 +198,8 @@ function Facts({ object }: { object: Seen }) {
             <dd>{label(value)}</dd>
           </>
         ))}
+        <dt>changed</dt>
+        <dd>{since(state.now.value - object.changedMs)}</dd>
         {object.since && (
           <>
             <dt>here for</dt>
@@ -238,6 +240,11 @@ function Facts({ object }: { object: Seen }) {
   );
 }
 
+function since(ms: number): string {
+  const long = ago(ms);
+  return long === "now" ? long : `${long} ago`;
+}
+
 // What is known, and no more.
 function precision(object: Seen): string {
   if (pointOf(object, state.places.value)) {
@@ -256,21 +263,29 @@ function Strip() {
     <div class="strip">
       <Figure
         name="updates/s"
+        title="Changes of the map a second"
         value={rates ? rates.updates.toFixed(rates.updates < 10 ? 1 : 0) : "–"}
       />
       <Figure
         name="sent/update"
+        title="Transmissions for each change, however many watch"
         value={rates?.transmissions == null ? "–" : rates.transmissions.toFixed(1)}
       />
-      <Figure name="watchers" value={String(numbers.sessions)} />
-      {numbers.channels > 0 && <Figure name="channels" value={String(numbers.channels)} />}
+      <Figure name="watchers" title="Open sessions" value={String(numbers.sessions)} />
+      {numbers.channels > 0 && (
+        <Figure
+          name="channels"
+          title="Channels that programs share"
+          value={String(numbers.channels)}
+        />
+      )}
     </div>
   );
 }
 
-function Figure({ name, value }: { name: string; value: string }) {
+function Figure({ name, title, value }: { name: string; title: string; value: string }) {
   return (
-    <span class="number">
+    <span class="number" title={title}>
       <b>{value}</b>
       <small>{name}</small>
     </span>

@@ -68,7 +68,7 @@ function Stand({ on }: { on: boolean }) {
         </div>
       ))}
       <div class="entry-row">
-        <label class="grow">
+        <label class="whole-row">
           <span class="unseen">Stand in</span>
           <select
             class="wide"
