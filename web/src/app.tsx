@@ -183,30 +183,6 @@ function Details() {
 function Facts({ object }: { object: Seen }) {
   return (
     <>
-      <dl>
-        {object.place && (
-          <>
-            <dt>place</dt>
-            <dd>{object.place}</dd>
-          </>
-        )}
-        <dt>known</dt>
-        <dd>{precision(object)}</dd>
-        {Object.entries(object.attributes).map(([name, value]) => (
-          <>
-            <dt>{name}</dt>
-            <dd>{label(value)}</dd>
-          </>
-        ))}
-        <dt>changed</dt>
-        <dd>{since(state.now.value - object.changedMs)}</dd>
-        {object.since && (
-          <>
-            <dt>here for</dt>
-            <dd>{ago(state.now.value - Date.parse(object.since))}</dd>
-          </>
-        )}
-      </dl>
       <div class="details-row">
         <button
           type="button"
@@ -236,6 +212,30 @@ function Facts({ object }: { object: Seen }) {
           </button>
         )}
       </div>
+      <dl>
+        {object.place && (
+          <>
+            <dt>place</dt>
+            <dd>{object.place}</dd>
+          </>
+        )}
+        <dt>known</dt>
+        <dd>{precision(object)}</dd>
+        {Object.entries(object.attributes).map(([name, value]) => (
+          <>
+            <dt>{name}</dt>
+            <dd>{label(value)}</dd>
+          </>
+        ))}
+        <dt>changed</dt>
+        <dd>{since(state.now.value - object.changedMs)}</dd>
+        {object.since && (
+          <>
+            <dt>here for</dt>
+            <dd>{ago(state.now.value - Date.parse(object.since))}</dd>
+          </>
+        )}
+      </dl>
     </>
   );
 }

@@ -228,7 +228,7 @@ async def _measure(me: Any, places: Places) -> None:
     degrees, drawn = 21.0, random.Random(SEED)  # noqa: S311 - a demonstration
     while True:
         degrees = min(26.0, max(18.0, round(degrees + drawn.uniform(-0.3, 0.3), 1)))
-        point = (west + 1e-5, north - 1e-5)
+        point = (west + 3e-5, north - 3e-5)
         await me.publish(SENSOR, place=HALL, point=point, type="sensor", degrees=degrees)
         await asyncio.sleep(MEASURED_EVERY_S)
 
