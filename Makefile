@@ -28,9 +28,9 @@ $(STAMP): requirements.lock pyproject.toml scripts/setup.sh
 	@scripts/setup.sh $(VENV)
 	@touch $@
 
-run: setup ## run the service with a simulated campus, on loopback; builds the map page once
+run: setup ## run three brokers with a simulated campus, on loopback; builds the map page once
 	@[ -e src/roamcast/page/index.html.gz ] || $(BIN)/python scripts/build_page.py || true
-	@$(BIN)/roamcast serve --demo
+	@$(BIN)/roamcast serve --demo --brokers 3
 
 tools: ## what some tests look for beside Python: GDAL, Chromium, nftables, ip (Debian, as root; else they skip)
 	@scripts/tools.sh

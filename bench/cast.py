@@ -87,7 +87,7 @@ def run(quick: bool, progress: Steps) -> Report:
 async def _measured(
     folder: Path, sizes: Sequence[int], count: int, progress: Steps
 ) -> list[dict[str, Any]]:
-    nodes = nodes_of(folder, 3, 0)
+    nodes = nodes_of(folder, 3, trust_apart=True)
     *brokers, trust = nodes
     for node in brokers:
         with (node.folder / SETTINGS_FILE).open("a", encoding="utf-8") as file:

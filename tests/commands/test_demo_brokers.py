@@ -1,4 +1,7 @@
-"""`serve --demo --brokers 3`: three linked nodes, people at the right one, all gone at the end."""
+"""`serve --demo --brokers 3`: three linked nodes, people at the right one, all gone at the end.
+
+A courier walks across a border meanwhile, and misses nothing.
+"""
 
 import asyncio
 import os
@@ -7,18 +10,21 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
-from roamcast.commands._demo_brokers import nodes_of
+from roamcast.commands._demo_brokers import TRUST, nodes_of
+from roamcast.commands._demo_courier import ParcelCount
 from roamcast.errors import MovedError, RoamcastError, SettingsError
 from roamcast.live.config.settings import load_settings
 from roamcast.model.contexts import path_within
-from roamcast.transport.address import ServiceAddress
+from roamcast.transport.address import ServiceAddress, find
 from roamcast.transport.http import HttpClient
 from tests.processes import roamcast
 
 DEADLINE_S = 120.0
+COURIERS = "type = 'courier'"
 
 
 def ask(node: dict[str, Any], method: str, path: str, body: Any = None) -> Any:
@@ -43,8 +49,11 @@ def until(true: Callable[[], bool], what: str) -> None:
 def test_three_brokers_run_survive_a_kill_and_end_together(tmp_path: Path) -> None:
     words = ("--demo", "--brokers", "3", "--people", "12", "--data", str(tmp_path), "--json")
     with roamcast("serve", *words) as child:
-        *nodes, trust = child.answer()["nodes"]
-        assert [node["node"] for node in (*nodes, trust)] == ["b1", "b2", "b3", "trust"]
+        told = child.answer()
+        nodes = told["nodes"]
+        assert [node["node"] for node in nodes] == ["b1", "b2", "b3"]
+        # what commands look for is where a service on its own has it
+        assert find(data=tmp_path).url == told["url"] == nodes[0]["url"]
 
         def linked() -> bool:
             graphs = [ask(node, "GET", "/overlay")["graph"] for node in nodes]
@@ -71,9 +80,20 @@ def test_three_brokers_run_survive_a_kill_and_end_together(tmp_path: Path) -> No
         until(lambda: "b2" not in _up(nodes[0]), "nobody misses the node that died")
         until(lambda: "b2" in _up(nodes[0]), "the node that died does not come back")
         until(linked, "not all are linked again")
-    for node in (*nodes, trust):
+        until(lambda: _courier(nodes).get("crossed", 0) > 0, "the courier crosses no border")
+        read = _courier(nodes)
+        until(lambda: _courier(nodes).get("parcels", 0) > read["parcels"], "it reads no more")
+        assert (read["missed"], read["repeated"]) == (0, 0)
+    for node in nodes:
         with pytest.raises(RoamcastError):
             ask(node, "GET", "/healthz")
+
+
+def _courier(nodes: list[dict[str, Any]]) -> dict[str, Any]:
+    """Give what the courier shows of itself, at whichever node it is."""
+    asked = f"/collections/contexts/items?filter={quote(COURIERS)}"
+    found = [one for node in nodes for one in ask(node, "GET", asked)["features"]]
+    return dict(found[0]["properties"]) if found else {}
 
 
 def _up(node: dict[str, Any]) -> set[str]:
@@ -81,18 +101,37 @@ def _up(node: dict[str, Any]) -> set[str]:
     return {link["node"] for link in links if link["state"] == "up"}
 
 
-def test_the_nodes_divide_the_campus_and_know_each_others_keys(tmp_path: Path) -> None:
+@pytest.mark.parametrize("apart", [False, True], ids=["trust at b1", "trust apart"])
+def test_the_nodes_divide_the_campus_and_know_each_others_keys(tmp_path: Path, apart: bool) -> None:
     for count in (2, 3):
-        *nodes, trust = nodes_of(tmp_path / str(count), count, 0)
+        data = tmp_path / str(count)
+        nodes = nodes_of(data, count, trust_apart=apart)
+        trust = nodes.pop() if apart else nodes[0]
+        assert (trust.folder == data) is not apart
         read = [load_settings(node.folder / "settings.toml") for node in nodes]
         places = [place for node in nodes for place in node.places]
         wanted = {"campus/b1", "campus/b2", "campus/b3", "campus/hall", "campus/lab", "campus/yard"}
         assert sorted(places) == sorted(wanted)
-        for settings in read:
+        for node, settings in zip(nodes, read, strict=True):
             others = {one.overlay.node for one in read} - {settings.overlay.node}
             assert set(settings.overlay.neighbours) == others
-            assert settings.identity.mail["trust.localhost"].url == trust.url
-        again = nodes_of(tmp_path / str(count), count, 9_000)
-        assert [node.port for node in again] == [9_000 + number for number in range(count + 1)]
+            if node is trust:
+                assert settings.identity.node == TRUST
+            else:
+                assert settings.identity.mail[TRUST].url == trust.url
+        keys = {(node.folder / "keys.json").read_bytes() for node in nodes}
+        assert len(keys) == 1  # a token of one holds at all
+        again = nodes_of(data, count, [9_000, 9_001], trust_apart=apart)
+        assert [node.port for node in again][:2] == [9_000, 9_001]
     with pytest.raises(SettingsError, match="between 2 and 3"):
-        nodes_of(tmp_path, 4, 0)
+        nodes_of(tmp_path, 4)
+
+
+def test_a_tally_counts_what_is_missed_and_what_comes_twice() -> None:
+    tally = ParcelCount()
+    for number in (7, 8, 9):
+        tally.take(number)
+    assert tally == ParcelCount(parcels=3, last=9)
+    for number in (12, 12, 11, 13):
+        tally.take(number)
+    assert tally == ParcelCount(parcels=5, missed=2, repeated=2, last=13)

@@ -118,6 +118,23 @@ class Seat:
         self.settled()
         return self
 
+    def anew(self) -> "Seat":
+        """Begin anew in the same tab: as after signing in, and nothing is remembered."""
+        for noted in (self.requests, self.complaints, self.frames, self.policies):
+            noted.clear()
+        self.page.goto(f"{self.running.url}/")
+        self.settled()
+        return self
+
+    def rest(self) -> None:
+        """Forget what was saved, and draw nothing until `anew`."""
+        self.page.evaluate(
+            "kept => { localStorage.clear(); const token = sessionStorage.getItem(kept);"
+            " sessionStorage.clear(); if (token) sessionStorage.setItem(kept, token); }",
+            "roamcast.token",
+        )
+        self.page.goto("about:blank")
+
     def settled(self) -> None:
         self.page.wait_for_function(
             "() => document.querySelector('.pulse.live')"
@@ -160,17 +177,28 @@ class Seat:
 Sit = Callable[..., Seat]
 
 
+# Pictures are drawn by the processor here: a quarter of the points, and no moving camera.
+CHEAP: dict[str, Any] = {"device_scale_factor": 0.5, "reduced_motion": "reduce"}
+
+
+@pytest.fixture(scope="module")
+def signed_in(browser: Any, running: RunningService) -> Iterator[Seat]:
+    """Somebody signed in, for all tests that need nothing of their own: a browser is dear."""
+    context = browser.new_context(viewport={"width": 1280, "height": 800}, **CHEAP)
+    made = Seat(context, running).open()
+    made.rest()
+    yield made
+    context.close()
+
+
 @pytest.fixture
 def sit(browser: Any, running: RunningService) -> Iterator[Sit]:
-    """Make seats; each is a browser of its own, without memory of others.
-
-    Pictures are drawn by the processor here: a quarter of the points, and no moving camera.
-    """
+    """Make seats; each is a browser of its own, without memory of others."""
     contexts = []
 
     def make(*, width: int = 1280, height: int = 800, **options: Any) -> Seat:
-        options = {"device_scale_factor": 0.5, "reduced_motion": "reduce", **options}
-        context = browser.new_context(viewport={"width": width, "height": height}, **options)
+        options = {"viewport": {"width": width, "height": height}, **CHEAP, **options}
+        context = browser.new_context(**options)
         contexts.append(context)
         return Seat(context, running)
 

@@ -6,12 +6,20 @@ export class Problem extends Error {
   status: number;
   position: number | null;
   againMs: number; // when to try again, where the service says
+  url: string; // who answers instead, where the service says
 
-  constructor(status: number, detail: string, position: number | null = null, againMs = 0) {
+  constructor(
+    status: number,
+    detail: string,
+    position: number | null = null,
+    againMs = 0,
+    url = "",
+  ) {
     super(detail);
     this.status = status;
     this.position = position;
     this.againMs = againMs;
+    this.url = url;
   }
 }
 
@@ -46,6 +54,7 @@ export class Api {
       without(read?.detail ?? read?.title ?? `status ${answer.status}`),
       read?.position ?? null,
       again * 1000,
+      read?.url ?? "",
     );
   }
 
@@ -88,9 +97,15 @@ export function granted(token: string): Grant {
   }
 }
 
+const MOVED = 421;
+
 // What to tell somebody of an error.
 export function reasonOf(error: unknown): string {
-  return error instanceof Problem ? error.message : "The service does not answer.";
+  if (!(error instanceof Problem)) return "The service does not answer.";
+  if (error.status !== MOVED) return error.message;
+  return error.url
+    ? `Another broker serves that place: open ${error.url} with your token, and stand there.`
+    : "No broker that is known here serves that place.";
 }
 
 // The page shows the place of an error; its text need not name it as well.

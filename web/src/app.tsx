@@ -183,28 +183,6 @@ function Details() {
 function Facts({ object }: { object: Seen }) {
   return (
     <>
-      <dl>
-        {object.place && (
-          <>
-            <dt>place</dt>
-            <dd>{object.place}</dd>
-          </>
-        )}
-        <dt>known</dt>
-        <dd>{precision(object)}</dd>
-        {Object.entries(object.attributes).map(([name, value]) => (
-          <>
-            <dt>{name}</dt>
-            <dd>{label(value)}</dd>
-          </>
-        ))}
-        {object.since && (
-          <>
-            <dt>here for</dt>
-            <dd>{ago(state.now.value - Date.parse(object.since))}</dd>
-          </>
-        )}
-      </dl>
       <div class="details-row">
         <button
           type="button"
@@ -234,8 +212,37 @@ function Facts({ object }: { object: Seen }) {
           </button>
         )}
       </div>
+      <dl>
+        {object.place && (
+          <>
+            <dt>place</dt>
+            <dd>{object.place}</dd>
+          </>
+        )}
+        <dt>known</dt>
+        <dd>{precision(object)}</dd>
+        {Object.entries(object.attributes).map(([name, value]) => (
+          <>
+            <dt>{name}</dt>
+            <dd>{label(value)}</dd>
+          </>
+        ))}
+        <dt>changed</dt>
+        <dd>{since(state.now.value - object.changedMs)}</dd>
+        {object.since && (
+          <>
+            <dt>here for</dt>
+            <dd>{ago(state.now.value - Date.parse(object.since))}</dd>
+          </>
+        )}
+      </dl>
     </>
   );
+}
+
+function since(ms: number): string {
+  const long = ago(ms);
+  return long === "now" ? long : `${long} ago`;
 }
 
 // What is known, and no more.
@@ -256,21 +263,29 @@ function Strip() {
     <div class="strip">
       <Figure
         name="updates/s"
+        title="Changes of the map a second"
         value={rates ? rates.updates.toFixed(rates.updates < 10 ? 1 : 0) : "–"}
       />
       <Figure
         name="sent/update"
+        title="Transmissions for each change, however many watch"
         value={rates?.transmissions == null ? "–" : rates.transmissions.toFixed(1)}
       />
-      <Figure name="watchers" value={String(numbers.sessions)} />
-      {numbers.channels > 0 && <Figure name="channels" value={String(numbers.channels)} />}
+      <Figure name="watchers" title="Open sessions" value={String(numbers.sessions)} />
+      {numbers.channels > 0 && (
+        <Figure
+          name="channels"
+          title="Channels that programs share"
+          value={String(numbers.channels)}
+        />
+      )}
     </div>
   );
 }
 
-function Figure({ name, value }: { name: string; value: string }) {
+function Figure({ name, title, value }: { name: string; title: string; value: string }) {
   return (
-    <span class="number">
+    <span class="number" title={title}>
       <b>{value}</b>
       <small>{name}</small>
     </span>

@@ -167,7 +167,7 @@ function begin(container: HTMLElement): () => void {
   map = made;
   made.touchZoomRotate.disableRotation();
   made.keyboard.disableRotation();
-  made.addControl(new ScaleControl({ maxWidth: 90 }), "bottom-right");
+  made.addControl(new ScaleControl({ maxWidth: 90 }), "top-left"); // where neither legend nor tour covers it
   const canvas = made.getCanvas();
   canvas.setAttribute("aria-label", "Map. The list has the same objects.");
   const layer = layered(made);

@@ -12,6 +12,7 @@ type Overlay = {
   graph: Record<string, string[]>;
   tree: string[];
   nodes: { node: string; url: string; places: string[] }[];
+  loads: Record<string, number>;
   held: Record<string, [number, number]>;
 };
 type Placement = {
@@ -21,6 +22,16 @@ type Placement = {
 };
 
 const LOOK_MS = 3_000;
+
+// What of a broker's many bounds an operator looks for, in words that need no glossary.
+const HELD: [key: string, says: string][] = [
+  ["exchange: crowd.members", "contexts on its own map"],
+  ["states: contexts of others", "contexts of others, watched here"],
+  ["handoff: consumers", "readers of events"],
+  ["handoff: virtual consumers", "virtual consumers: readers who may come, prepared for"],
+  ["custody: parcels", "casts on their way to others"],
+  ["links: queue messages", "messages that wait for a link"],
+];
 
 export const overlay = signal<Overlay | null>(null);
 const placement = signal<Placement | null>(null);
@@ -140,7 +151,10 @@ function Brokers({ seen }: { seen: Overlay }) {
               {node}
               {node === seen.node && " (this one)"}
             </b>
-            <span>{places.join(", ") || "everywhere"}</span>
+            <span>
+              {places.join(", ") || "everywhere"}
+              {seen.loads[node] !== undefined && ` · ${percent(seen.loads[node])} busy`}
+            </span>
           </li>
         ))}
       </ul>
@@ -175,32 +189,30 @@ function Spared() {
     <section aria-label="Filters between brokers">
       <h2 class="pane-title">Filters between brokers</h2>
       <p class="quiet-text">
-        {plan.traffic.toFixed(0)} items on the links; {plan.nowhere.toFixed(0)} without filters,{" "}
-        {plan.best.toFixed(0)} at best. {plan.reason}
+        {plan.traffic.toFixed(0)} items crossed the links of late. Without filters it would be{" "}
+        {plan.nowhere.toFixed(0)}, with the best placement {plan.best.toFixed(0)}: {plan.reason}.
       </p>
     </section>
   );
 }
 
 function Loads({ seen }: { seen: Overlay }) {
-  const rows = Object.entries(seen.held)
-    .filter(([, [count]]) => count > 0)
-    .sort(([, a], [, b]) => b[0] / (b[1] || 1) - a[0] / (a[1] || 1))
-    .slice(0, 6);
-  if (rows.length === 0) return null;
+  const rows = HELD.filter(([key]) => key in seen.held);
   return (
     <section aria-label="What this broker holds">
-      <h2 class="pane-title">Held, of its bound</h2>
+      <h2 class="pane-title">What {seen.node} holds</h2>
       <dl class="loads">
-        {rows.map(([name, [count, most]]) => (
+        {rows.map(([key, says]) => (
           <>
-            <dt>{name}</dt>
-            <dd>
-              {count} of {most}
-            </dd>
+            <dt>{says}</dt>
+            <dd>{seen.held[key]?.[0].toLocaleString("en-GB")}</dd>
           </>
         ))}
       </dl>
     </section>
   );
+}
+
+function percent(share: number): string {
+  return `${Math.round(100 * share)} %`;
 }

@@ -8,7 +8,7 @@ import { quoted } from "./filling.ts";
 import { CloseIcon } from "./icons.tsx";
 import { fitAll, show } from "./map.tsx";
 import { overlay } from "./network.tsx";
-import { kindOf } from "./objects.ts";
+import { kindOf, label } from "./objects.ts";
 import type { Place } from "./places.ts";
 import * as state from "./state.ts";
 import { open } from "./tabs.tsx";
@@ -17,7 +17,7 @@ import * as you from "./you.ts";
 
 const MINUTE = 60_000;
 const BACK_MS = 10 * MINUTE;
-const SETTLED_MS = 2.5 * MINUTE; // after its begin a demo's first meeting has filled the hall
+const SETTLED_MS = 3 * MINUTE; // after its begin a demo's first meeting has filled the hall
 
 type Step = {
   title: string;
@@ -153,7 +153,7 @@ const STEPS: Step[] = [
   {
     title: "Watch yourself blur",
     says: "Stand in a room. Then let everybody see your building only: the mirror shows it with a stranger's eyes before you save it, and your dot on this map grows faint when you do.",
-    action: "Stand in a room, look into the mirror",
+    action: "Stand, and look",
     act: () => {
       state.apply("");
       open("you");
@@ -184,31 +184,66 @@ const STEPS: Step[] = [
   },
   {
     title: "Walk across a border",
-    says: "Where each building has a broker of its own, somebody who walks over is handed from one to the next: what came meanwhile waits, is counted, and arrives once and in order.",
-    action: "See the brokers",
+    says: "Each building has a broker of its own. A courier walks from one to the next, and reads a parcel a second. The next broker prepares before it comes, and goes on where the last one stopped: what was sent meanwhile arrives once and in order.",
+    action: "Follow the courier",
     act: () => {
+      state.apply(COURIERS);
       open("network");
+      seekCourier();
     },
-    live: () => {
-      const seen = overlay.value;
-      if (!seen) {
-        return (
-          <>
-            This service is one broker, so there is no border here.{" "}
-            <code>roamcast serve --demo --brokers 3</code> has two.
-          </>
-        );
-      }
-      const up = seen.links.filter((link) => link.state === "up").length;
-      return (
-        <>
-          <b>{seen.nodes.length}</b> brokers, <b>{up}</b> links of {seen.node} are up. People who
-          walk from building to building are on the map of the broker that serves it.
-        </>
-      );
-    },
+    live: () => <Crossing />,
   },
 ];
+
+const COURIERS = "type = 'courier'";
+
+const courier = computed(
+  () => state.listed.value.find((one) => one.attributes.type === "courier") ?? null,
+);
+
+// Choose the courier and keep it in view, as soon as it is on the map.
+function seekCourier(): void {
+  const seek = effect(() => {
+    const found = courier.value;
+    if (found === null) return;
+    queueMicrotask(() => {
+      seek();
+      if (state.filter.value !== COURIERS) return; // somebody went on meanwhile
+      state.choose(found.vid);
+      state.following.value = true;
+      show(found.vid);
+    });
+  });
+}
+
+function Crossing() {
+  const seen = overlay.value;
+  const found = courier.value;
+  if (!seen) {
+    return (
+      <>
+        This service is one broker, so there is no border here.{" "}
+        <code>roamcast serve --demo --brokers 3</code> has two.
+      </>
+    );
+  }
+  if (!found) {
+    return (
+      <>
+        <b>{seen.nodes.length}</b> brokers. The courier is between two of them, or this service has
+        none: it is a program of the demo.
+      </>
+    );
+  }
+  const { broker, crossed, parcels, missed, repeated } = found.attributes;
+  return (
+    <>
+      In <b>{found.place}</b>, served by <b>{label(broker)}</b>. Crossed <b>{label(crossed)}</b>{" "}
+      times, <b>{label(parcels)}</b> parcels read, <b>{label(missed)}</b> missed,{" "}
+      <b>{label(repeated)}</b> twice.
+    </>
+  );
+}
 
 function Written() {
   const found = casts.audience.value;

@@ -16,7 +16,7 @@ const DIFFERENT_MAX = 8;
 
 type Setting = { name: string; says: string; first: string; from?: number };
 const SETTINGS: Setting[] = [
-  { name: "limit_bytes", says: "a watcher’s bandwidth, bytes a second", first: "2000", from: 1024 },
+  { name: "limit_bytes", says: "a watcher’s bytes a second", first: "2000", from: 1024 },
   { name: "default_precision", says: "how precisely people without rules show", first: "building" },
   { name: "subscribers_min", says: "q: subscribers that earn a channel", first: "4", from: 1 },
   { name: "history_max", says: "m: sets of queries in the history", first: "32", from: 1 },
@@ -92,7 +92,7 @@ export function WhatIf() {
         >
           {SETTINGS.map(({ name, says }) => (
             <option key={name} value={name}>
-              {name}: {says}
+              {says}
             </option>
           ))}
         </select>
@@ -202,6 +202,7 @@ function Counts() {
         {contexts_max === 0
           ? "Both maps are the same at every moment; what differs is how they are sent."
           : `The maps differ for ${seconds.toFixed(1)} s, in ${contexts_max} objects at most and ${mean_contexts.toFixed(1)} on average.`}
+        {" Times of pseudonyms are rounded, so more of them are shown than were there at once."}
         {given.would.ended && ` The watcher would have been cut off: ${given.would.ended}.`}
       </p>
       <Different given={given} />

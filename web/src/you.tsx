@@ -68,7 +68,7 @@ function Stand({ on }: { on: boolean }) {
         </div>
       ))}
       <div class="entry-row">
-        <label class="grow">
+        <label class="whole-row">
           <span class="unseen">Stand in</span>
           <select
             class="wide"
@@ -95,7 +95,7 @@ function Stand({ on }: { on: boolean }) {
             if (you.placing.value) state.sheet.value = false;
           }}
         >
-          {you.placing.value ? "Click on the map …" : "On the map"}
+          {you.placing.value ? "Click on the map …" : "Choose on the map"}
         </button>
         {on && (
           <button type="button" class="quiet" onClick={() => void you.leave()}>

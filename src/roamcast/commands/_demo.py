@@ -2,7 +2,8 @@
 
 The campus has three buildings, a hall and a lab. Every twelve minutes a third of the people meet in
 the hall, arrive within two minutes, and go back to work five minutes later. Every three minutes a
-few visit the lab. Everybody has a vid that is renewed, and nobody can link two of them.
+few visit the lab, and the hall's temperature is measured all the time. Everybody has a vid that is
+renewed, and nobody can link two of them.
 """
 
 import asyncio
@@ -44,6 +45,16 @@ VISIT_LASTS_US = MINUTE_US
 VISITORS = 4
 """How many visit the lab at a time."""
 
+NAMELESS_GUESTS = 40
+"""People of the meetings who come without a name: enough that a cast's sender is told how many."""
+
+NAMELESS_OTHERS = 20
+"""Of those who visit the lab; all others are published by one program, as things are."""
+
+SENSOR = "hall-sensor"
+MEASURED_EVERY_S = 4.0
+"""While a meeting sits still, its watchers hear of the hall's temperature."""
+
 VID_LASTS_S = 20 * 60.0
 """How long somebody is on the map under one vid."""
 
@@ -78,18 +89,18 @@ def campus(
 
     With the service's data folder, some of them come without a name.
     """
-    places = _places()
+    places = campus_places()
 
     async def move(url: str, token: str) -> None:
         from roamcast.client import connect
-        from roamcast.commands._demo_people import NAMELESS, NamelessPerson
+        from roamcast.commands._demo_people import NamelessPerson
         from roamcast.commands._demo_watchers import watch_hall
 
         nameless = {}
         if data is not None:
             nameless = {
                 person: NamelessPerson(lambda _: url, NAME.format(person), data, url)
-                for person in range(min(NAMELESS, people))
+                for person in without_names(people)
             }
         async with connect(url, token, device="campus") as me:
             moving = move_about(RenewedVids(me), people, places, nameless)
@@ -108,13 +119,13 @@ async def move_about(
     nameless: "Mapping[int, NamelessPerson] | None" = None,
 ) -> None:
     """Publish the campus's people through a session, or what has its `publish`."""
-    places = places or _places()
+    places = places or campus_places()
     workload = brisk(normal(people, places=places, moves_per_minute=2.0 * people))
-    await _publish(me, workload, people, nameless or {})
+    await asyncio.gather(_publish(me, workload, people, nameless or {}), _measure(me, places))
 
 
-def _places() -> Places:
-    """Put a hall where the grid of buildings has room for one more."""
+def campus_places() -> Places:
+    """Make the places: a hall and a lab where the grid of buildings has room for one more."""
     ground = buildings.Ground()
     standing = buildings.campus("campus", BUILDINGS, FLOORS, PLAN, ground, GAP_M)
     length = PLAN.cells * PLAN.rooms_per_side * PLAN.room_width_m
@@ -131,9 +142,25 @@ def _places() -> Places:
     return Places([*standing.as_given, *more])
 
 
+def _guests(people: int) -> range:
+    """Name those who meet in the hall: every third one."""
+    return range(1, people, 3)
+
+
+def _others(people: int) -> list[int]:
+    """Name those who do not."""
+    guests = _guests(people)
+    return [person for person in range(people) if person not in guests]
+
+
+def without_names(people: int) -> list[int]:
+    """Name the people who come without a name."""
+    return [*_guests(people)[:NAMELESS_GUESTS], *_others(people)[:NAMELESS_OTHERS]]
+
+
 def _meetings(workload: BuildingWorkload, people: int) -> list[Activity]:
     """Call every third person to the hall, and let them go again."""
-    guests = range(0, people, 3)
+    guests = _guests(people)
     found: list[Activity] = []
     for number in range(MEETINGS):
         begin = MEETING_FIRST_US + number * MEETING_EVERY_US
@@ -141,7 +168,7 @@ def _meetings(workload: BuildingWorkload, people: int) -> list[Activity]:
         end = begin + ON_THE_WAY_US + MEETING_LASTS_US
         pause_us = workload.rates.pause_us
         found.append(Activity(end, guests, workload.mode, pause_us, ON_THE_WAY_US))
-    others = [person for person in range(people) if person % 3]
+    others = _others(people)
     for number in range(MEETINGS * MEETING_EVERY_US // VISITS_EVERY_US if others else 0):
         first = number * VISITORS
         chosen = [others[(first + more) % len(others)] for more in range(VISITORS)]
@@ -191,6 +218,19 @@ async def _publish(
             await asyncio.sleep(max(0.0, move.time_us / 1_000_000 - (loop.time() - start)))
         if move.place is not None:
             due[move.person] = move.place
+
+
+async def _measure(me: Any, places: Places) -> None:
+    """Publish the hall's temperature, over and over."""
+    polygon = places.polygon(HALL)
+    assert polygon is not None
+    west, _, _, north = polygon.bounds
+    degrees, drawn = 21.0, random.Random(SEED)  # noqa: S311 - a demonstration
+    while True:
+        degrees = min(26.0, max(18.0, round(degrees + drawn.uniform(-0.3, 0.3), 1)))
+        point = (west + 3e-5, north - 3e-5)
+        await me.publish(SENSOR, place=HALL, point=point, type="sensor", degrees=degrees)
+        await asyncio.sleep(MEASURED_EVERY_S)
 
 
 def _known(

@@ -1,17 +1,18 @@
 """`serve --demo --brokers N`: several nodes as processes of one machine, and people between them.
 
 Each node has its own data folder, key, archive and port, and serves one building of the demo
-campus; the first one also the hall and the yard. The trusted node is a process of its own, whose
-vids all accept and where all deposit mail. All are linked with each other. Who walks from one
-building to another is withdrawn at the old node and published at the new one; some come without a
-name, so that a cast at any node reaches them wherever they were. A process that dies is started
-again; Ctrl-C ends all.
+campus. The first one has the data folder itself, so that commands find it as they find a service on
+its own; it also serves the hall, the lab and the yard, and runs the trusted node, whose vids all
+accept and where all deposit mail. Nodes have copies of its `keys.json`: a token holds at all of
+them (0161). All are linked with each other. Who walks from one building to another is withdrawn at
+the old node and published at the new one; some come without a name, so that a cast at any node
+reaches them wherever they were. A process that dies is started again; Ctrl-C ends all.
 """
 
 import asyncio
 import contextlib
 import json
-import os
+import shutil
 import signal
 import socket
 import sys
@@ -27,6 +28,11 @@ BROKERS_MAX: Final = 3
 """One for each building of the campus."""
 
 TRUST: Final = "trust.localhost"
+TRUST_FOLDER: Final = "trust"
+PLACES_FILE: Final = "places.geojson"
+SUMMARY_BYTES: Final = 1_024
+"""A node's people are all in one building: finer bounds would change with every step of theirs."""
+
 SETTINGS_FILE: Final = "settings.toml"
 DEPOSIT_FILE: Final = "deposit.token"
 TOKEN_S: Final = 365 * 86_400
@@ -92,11 +98,17 @@ class DemoNode:
             await process.wait()
 
 
-def nodes_of(data: Path, count: int, port: int) -> list[DemoNode]:
-    """Lay out the nodes, the trusted one last, and write their settings; folders are used again."""
+def nodes_of(
+    data: Path, count: int, ports: Sequence[int] = (), *, trust_apart: bool = False
+) -> list[DemoNode]:
+    """Lay out the nodes and write their settings; folders are used again.
+
+    `ports` are those of the first nodes; the others get free ones. With `trust_apart` the trusted
+    node is a process of its own, the last of them, and the first node has a folder as the others.
+    """
     if not 2 <= count <= BROKERS_MAX:
         raise SettingsError(f"--brokers is between 2 and {BROKERS_MAX}, one for each building")
-    ports = [port + number for number in range(count + 1)] if port else _free_ports(count + 1)
+    ports = [*ports, *_free_ports(count + 1 - len(ports))]
     nodes = []
     for number in range(count):
         places = [f"campus/b{number + 1}"]
@@ -105,20 +117,46 @@ def nodes_of(data: Path, count: int, port: int) -> list[DemoNode]:
         if number == count - 1:
             places += [f"campus/b{more}" for more in range(count + 1, BROKERS_MAX + 1)]
         name = f"b{number + 1}"
-        nodes.append(DemoNode(data / name, name, places, ports[number]))
-    trust = DemoNode(data / "trust", "trust", (), ports[-1], "trust")
-    for node in (*nodes, trust):
-        node.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder = data if number == 0 and not trust_apart else data / name
+        nodes.append(DemoNode(folder, name, places, ports[number]))
+    trust = nodes[0]
+    if trust_apart:
+        trust = DemoNode(data / TRUST_FOLDER, "trust", (), ports[-1], "trust")
+    for folder in (*(node.folder for node in nodes), data / TRUST_FOLDER):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     keys = {node.name: _node_key(node.folder) for node in nodes}
-    keys[trust.name] = _trust_key(trust.folder)
+    keys[TRUST] = _trust_key(data / TRUST_FOLDER)
+    (data / PLACES_FILE).write_bytes(_places())
     for node in nodes:
-        token = _deposit_token(trust.folder, node.name).encode()
-        write_whole(node.folder / DEPOSIT_FILE, token, mode=OWNER_ONLY)
-        text = _settings(node, nodes, keys, trust)
+        if node is not trust:
+            token = _deposit_token(trust.folder, node.name).encode()
+            write_whole(node.folder / DEPOSIT_FILE, token, mode=OWNER_ONLY)
+        text = _settings(node, nodes, keys, trust, data / PLACES_FILE)
         (node.folder / SETTINGS_FILE).write_text(text, encoding="utf-8")
+    _share_keys(nodes)  # at last: a token that lasts lets its key last
+    if not trust_apart:
+        return nodes
     text = f"[identity]\nnode = {json.dumps(TRUST)}\n"
     (trust.folder / SETTINGS_FILE).write_text(text, encoding="utf-8")
     return [*nodes, trust]
+
+
+def _places() -> bytes:
+    from roamcast.commands._demo import campus_places
+    from roamcast.model.places_geojson import write_places
+
+    return write_places(campus_places())
+
+
+def _share_keys(nodes: Sequence[DemoNode]) -> None:
+    """Give all nodes the keys of the first: a token of one holds at all."""
+    from roamcast.live.auth.admission import TokenKeys
+    from roamcast.live.config.settings import KEY_FILE
+
+    first, *others = nodes
+    TokenKeys.open(first.folder)
+    for node in others:
+        shutil.copy(first.folder / KEY_FILE, node.folder / KEY_FILE)
 
 
 def _deposit_token(folder: Path, name: str) -> str:
@@ -130,24 +168,34 @@ def _deposit_token(folder: Path, name: str) -> str:
 
 
 def _settings(
-    node: DemoNode, nodes: Sequence[DemoNode], keys: dict[str, str], trust: DemoNode
+    node: DemoNode,
+    nodes: Sequence[DemoNode],
+    keys: dict[str, str],
+    trust: DemoNode,
+    places: Path,
 ) -> str:
     quoted = json.dumps  # TOML's basic strings are JSON's
+    identity = [
+        "[identity]",
+        'node = ""',
+        f"accept = {{ {quoted(TRUST)} = {quoted(keys[TRUST])} }}",
+        f"[identity.mail.{quoted(TRUST)}]",
+        f"url = {quoted(trust.url)}",
+        f"token_file = {quoted(str(node.folder / DEPOSIT_FILE))}",
+    ]
     lines = [
         "[server]",
         f"name = {quoted(node.name)}",
         'host = "127.0.0.1"',
         f"port = {node.port}",
         f"data = {quoted(str(node.folder))}",
+        f"places = {quoted(str(places))}",
         "[past]",
         f"archive = {quoted(str(node.folder / 'archive'))}",
-        "[identity]",
-        'node = ""',
-        f"accept = {{ {quoted(TRUST)} = {quoted(keys[trust.name])} }}",
-        f"[identity.mail.{quoted(TRUST)}]",
-        f"url = {quoted(trust.url)}",
-        f"token_file = {quoted(str(node.folder / DEPOSIT_FILE))}",
+        "store_hours = 1.0",
+        *(["[identity]", f"node = {quoted(TRUST)}"] if node is trust else identity),
         "[overlay]",
+        f"summary_bytes = {SUMMARY_BYTES}",
         f"node = {quoted(node.name)}",
         f"url = {quoted(node.url)}",
         f"areas = {quoted(list(node.places))}",
@@ -201,34 +249,70 @@ class Walkers:
         self._at[vid] = node
         await self._try(self._sessions[node].publish(vid, place=place, **known))
 
+    async def withdraw(self, vid: str) -> None:
+        """Take somebody off the map."""
+        await self._try(self._sessions[self._at.pop(vid)].withdraw(vid))
+
     async def _try(self, work: Any) -> None:
         """Wait no longer than a moment: a node that is down gets it when it is back."""
         with contextlib.suppress(RoamcastError, TimeoutError):
             await asyncio.wait_for(work, AGAIN_S)
 
 
-def run(data: Path, count: int, port: int, people: int, *, ready: Callable[[Any], None]) -> None:
-    """Run all nodes and the people until a signal ends them; `ready` prints what to try."""
-    asyncio.run(_run(nodes_of(data, count, port), people, ready))
+def run(
+    data: Path,
+    count: int,
+    ports: Sequence[int],
+    people: int,
+    *,
+    first_ready: Callable[[Any], None] | None = None,
+    all_ready: Callable[[Any], None] | None = None,
+) -> None:
+    """Run all nodes and the people until a signal ends them.
+
+    Each callback gets the nodes, when the first of them, or all, take requests.
+    """
+    asyncio.run(_run(nodes_of(data, count, ports), people, first_ready, all_ready))
 
 
-async def _run(nodes: list[DemoNode], people: int, ready: Callable[[Any], None]) -> None:
+async def _run(
+    nodes: list[DemoNode],
+    people: int,
+    first_ready: Callable[[Any], None] | None,
+    all_ready: Callable[[Any], None] | None,
+) -> None:
     over = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for one in (signal.SIGINT, signal.SIGTERM):
+    # A terminal that is closed hangs up, and the nodes are in sessions of their own.
+    for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         loop.add_signal_handler(one, over.set)
-    tasks: list[asyncio.Task[Any]] = []
+    running = asyncio.create_task(_running(nodes, people, first_ready, all_ready))
+    waiting = asyncio.create_task(over.wait())
     try:
-        await asyncio.gather(*(node.start() for node in nodes))
-        ready(nodes)
-        tasks = [asyncio.create_task(_keep(node)) for node in nodes]
-        tasks.append(asyncio.create_task(_walk(nodes, people)))
-        await over.wait()
+        await asyncio.wait((running, waiting), return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for task in tasks:
+        for task in (running, waiting):
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        (failed, _) = await asyncio.gather(running, waiting, return_exceptions=True)
         await asyncio.gather(*(node.end() for node in nodes))
+    if isinstance(failed, Exception):
+        raise failed
+
+
+async def _running(
+    nodes: list[DemoNode],
+    people: int,
+    first_ready: Callable[[Any], None] | None,
+    all_ready: Callable[[Any], None] | None,
+) -> None:
+    # The first one alone: on a fresh clone it compiles the kernels that all use.
+    await nodes[0].start()
+    if first_ready is not None:
+        first_ready(nodes)
+    await asyncio.gather(*(node.start() for node in nodes[1:]))
+    if all_ready is not None:
+        all_ready(nodes)
+    await asyncio.gather(_walk(nodes, people), *(_keep(node) for node in nodes))
 
 
 async def _keep(node: DemoNode) -> None:
@@ -242,25 +326,40 @@ async def _keep(node: DemoNode) -> None:
 
 
 async def _walk(nodes: Sequence[DemoNode], people: int) -> None:
+    """Let people walk about, watch the hall, and let a courier cross borders, until cancelled."""
     from roamcast.client import connect
-    from roamcast.commands._demo import NAME, move_about
-    from roamcast.commands._demo_people import NAMELESS, NamelessPerson
+    from roamcast.commands._demo import (
+        NAME,
+        WATCHERS_MAX,
+        RenewedVids,
+        campus_places,
+        move_about,
+        without_names,
+    )
+    from roamcast.commands._demo_courier import carry
+    from roamcast.commands._demo_people import NamelessPerson
+    from roamcast.commands._demo_watchers import watch_hall
 
-    *brokers, trust = nodes
+    first, places = nodes[0], campus_places()
 
     def url_of(place: str) -> str:
-        return next((one.url for one in brokers if one.serves(place)), brokers[0].url)
+        return next((one.url for one in nodes if one.serves(place)), first.url)
 
     nameless = {
-        person: NamelessPerson(url_of, NAME.format(person), trust.folder, trust.url)
-        for person in range(min(NAMELESS, people))
+        person: NamelessPerson(url_of, NAME.format(person), first.folder, first.url)
+        for person in without_names(people)
     }
     async with contextlib.AsyncExitStack() as stack:
         sessions = {}
-        for node in brokers:
+        for node in nodes:
             made = connect(node.url, node.token, device="campus")
             sessions[node.name] = await stack.enter_async_context(made)
-        await move_about(Walkers(brokers, sessions), people, nameless=nameless)
+        walkers = RenewedVids(Walkers(nodes, sessions))
+        await asyncio.gather(
+            move_about(walkers, people, places, nameless),
+            watch_hall(first.url, first.folder, min(people, WATCHERS_MAX)),
+            carry({node.url: node.name for node in nodes}, first.token, places),
+        )
 
 
 def described(nodes: Sequence[DemoNode]) -> list[dict[str, Any]]:
@@ -278,27 +377,6 @@ def described(nodes: Sequence[DemoNode]) -> list[dict[str, Any]]:
     ]
 
 
-def what_to_try(nodes: Sequence[DemoNode], program: str) -> str:
-    """Say what runs, and what to try."""
-    *brokers, trust = nodes
-    first, last = brokers[0], brokers[-1]
-    shown = "\n".join(
-        f"  {node.name}  {node.url}  {', '.join(node.places)}  process "
-        f"{node.process.pid if node.process else '-'}"
-        for node in nodes
-    )
-    where = f"--data {os.fspath(first.folder)}"
-    return (
-        f"{len(brokers)} brokers are ready, linked with each other, and a trusted node:\n{shown}\n"
-        f"token of {first.name}: {first.token}\n\n"
-        f"Open {first.url} in a browser, and give it the token.\n\n"
-        "Or try, in another terminal:\n"
-        f"  {program} brokers {where}\n"
-        f"  {program} who --where \"within(place, '{last.places[0]}')\" --data {last.folder}\n"
-        f"  {program} place printer --place {last.places[0]}/1 {where}   "
-        f"(refused: {last.name} serves it)\n"
-        f"  {program} cast --where \"within(place, 'campus')\" 'Hello, everybody' {where}\n"
-        f"  {program} inbox --as visitor-0001 --data {trust.folder}\n"
-        f"  kill -9 {first.process.pid if first.process else '-'}   (it is started again)\n\n"
-        "Ctrl-C stops all."
-    )
+def listed(nodes: Sequence[DemoNode]) -> str:
+    """Say which nodes there are."""
+    return "\n".join(f"  {node.name}  {node.url}  {', '.join(node.places)}" for node in nodes)

@@ -22,9 +22,6 @@ from roamcast.transport.address import ServiceAddress
 from roamcast.transport.driver import wall_clock
 from roamcast.transport.http import HttpClient
 
-NAMELESS = 40
-"""People who come without a name; the others are published by one program, as things are."""
-
 STAYS_S = 2 * 3_600.0
 TOKEN_S = 7 * 86_400
 

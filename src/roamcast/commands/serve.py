@@ -41,12 +41,12 @@ def serve(
     settings = with_server(settings, host=host, port=port, data=None if data is None else str(data))
     if settings.cluster.replicas:
         raise SettingsError("[cluster] names replicas: start each of them with `roamcast keep`")
-    from roamcast.live.service.running import run
-
     configure(settings.log)
     if brokers != 1:
         _serve_brokers(settings, brokers, people, port=port, demo=demo, json=json)
         return
+    from roamcast.live.service.running import run
+
     beside: list[Any] = []
     places = None
     if demo:
@@ -68,22 +68,34 @@ def _serve_brokers(
     settings: Any, count: int, people: int, *, port: int | None, demo: bool, json: bool
 ) -> None:
     """Run several nodes as processes."""
-    import msgspec
-
     from roamcast.commands import _demo_brokers as several
     from roamcast.errors import SettingsError
 
     if not demo:
         raise SettingsError("--brokers needs --demo: each node of your own has its own settings")
+    data = settings.server.data
 
-    def ready(nodes: Any) -> None:
-        if json:
-            typer.echo(msgspec.json.encode({"nodes": several.described(nodes)}))
-        else:
-            typer.echo(several.what_to_try(nodes, _program()))
+    def show(nodes: Any) -> None:
+        first = nodes[0]
+        typer.echo(f"{count} brokers, linked with each other:\n{several.listed(nodes)}\n")
+        _print_address(first.url, first.token, data, demo=True, json=False)
+
+    def describe(nodes: Any) -> None:
+        import msgspec
+
+        first = nodes[0]
+        told = {"url": first.url, "token": first.token, "nodes": several.described(nodes)}
+        typer.echo(msgspec.json.encode(told))
         sys.stdout.flush()
 
-    several.run(Path(settings.server.data), count, port or 0, people, ready=ready)
+    if port is None:
+        ports = [settings.server.port]
+    else:
+        ports = [port + number for number in range(count)] if port else []
+    several.run(
+        Path(data), count, ports, people,
+        first_ready=None if json else show, all_ready=describe if json else None,
+    )  # fmt: skip
 
 
 def _with_archive(settings: Any) -> Any:

@@ -6,23 +6,37 @@ first, so that it can be typed again.
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Annotated, Final
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
+import msgspec
 import typer
 
 from roamcast.commands._service import DataOption, run
 
 if TYPE_CHECKING:
+    from websockets.sync.client import ClientConnection
+
     from roamcast.transport.http import HttpClient
 
 BACK_S: Final = 600
-SETTLED_S: Final = 150
+SETTLED_S: Final = 180
 """After its begin, a demo's first meeting has filled the hall."""
 
 WATCHED_S: Final = 8.0
+GATHERED_S: Final = 1.5
+"""So long after the last one, nobody more of other brokers' maps is expected."""
+
+CROSSED_S: Final = 45.0
+"""The demo's courier crosses a border before that."""
+
 LOOKS: Final = 20
 LOOK_S: Final = 0.5
 """How often and how long a cast is awaited before it is explained."""
+
+COUNTED_S: Final = 2.5
+"""After that who has a cast is counted; asked before, the answer would stand for ten seconds."""
 
 BUILDING: Final = [{"viewers": ["*"], "precision": "building", "past": True}]
 
@@ -96,11 +110,24 @@ class Guide:
             1,
             "Who is here",
             "Everybody is a pseudonym that nobody can link to the next one.",
-            "who --where \"type = 'person'\"",
+            "watch --where \"type = 'person'\"",
         )
-        people = await self._http.ask("GET", "/count", {"filter": "type = 'person'"})
-        things = await self._http.ask("GET", "/count", {"filter": "type <> 'person'"})
-        self._answer(f"{people['count']} people and {things['count']} things are on the map")
+        found = await asyncio.to_thread(self._everybody)
+        people = sum(kind == "person" for kind in found.values())
+        self._answer(f"{people} people and {len(found) - people} things are on the map")
+
+    def _everybody(self) -> dict[str, str]:
+        """Give the type of all on the map; those of other brokers come after one's own."""
+        found: dict[str, str] = {}
+        with listening(self._http) as heard:
+            for vid, known in heard.contexts("true", GATHERED_S):
+                if known is None:
+                    found.pop(vid, None)
+                else:
+                    found[vid] = known.get("type", "")
+                if heard.seconds > 2 * GATHERED_S:  # on a lively map somebody always moves
+                    break
+        return found
 
     async def _shared(self, hall: str) -> None:
         wanted = f"within(place, '{hall}')"
@@ -121,31 +148,11 @@ class Guide:
 
     def _watched(self, wanted: str) -> tuple[int, int, int]:
         """Watch for a while: changes, what the service sent meanwhile, and who else watches."""
-        import msgspec
-        from websockets.sync.client import connect
-
-        service = self._http.hosts.current
-        address = f"{service.url.replace('http', 'ws', 1)}/session?device=tour"
-        with connect(address, additional_headers=service.headers) as socket:
-
-            def numbers() -> tuple[int, dict[str, int]]:
-                """Give how many changes came before the numbers did, and the numbers."""
-                socket.send('{"type":"numbers","re":"n"}')
-                changes = 0
-                while True:
-                    told = msgspec.json.decode(socket.recv())
-                    if told["type"] == "changes":
-                        changes += len(told["events"])
-                    if told["type"] == "error":
-                        return changes, {"transmissions": 0, "sessions": 0}
-                    if told["type"] == "numbers":
-                        return changes, told
-
-            asked = {"type": "subscribe", "re": "hall", "filter": wanted}
-            socket.send(msgspec.json.encode(asked).decode())
-            _, before = numbers()
+        with listening(self._http) as heard:
+            heard.say(type="subscribe", re="hall", filter=wanted)
+            _, before = heard.numbers()
             time.sleep(WATCHED_S)
-            changes, after = numbers()
+            changes, after = heard.numbers()
         return changes, after["transmissions"] - before["transmissions"], after["sessions"]
 
     async def _past(self, hall: str) -> None:
@@ -189,6 +196,7 @@ class Guide:
                 break
             await asyncio.sleep(LOOK_S)
             sent = await self._http.ask("GET", f"/casts/{sent['id']}")
+        await asyncio.sleep(COUNTED_S)
         why = await self._http.ask("GET", f"/casts/{sent['id']}/why")
         self._answer(f"sent {sent['id']}; `roamcast why {sent['id']}{self._where}` says:")
         for line in why["lines"]:
@@ -229,17 +237,97 @@ class Guide:
         self._step(
             6,
             "Walk across a border",
-            "Who walks over is handed from one broker to the next: what came meanwhile waits, is "
-            "counted, and arrives once and in order.",
-            "brokers",
+            "A courier walks from building to building, each with a broker of its own. The next "
+            "broker prepares before it comes, and goes on where the last one stopped: what was "
+            "sent meanwhile arrives once and in order.",
+            "watch --where \"type = 'courier'\"",
         )
         if not me["node"]:
             self._answer(
                 "this service is one broker: `roamcast serve --demo --brokers 3` has borders"
             )
             return
+        if not await asyncio.to_thread(self._followed):
+            self._answer("nobody crosses here: the courier is a program of the demo")
         seen = await self._http.ask("GET", "/overlay")
         for link in seen["links"]:
             self._answer(
                 f"{me['node']} – {link['node']}: {link['state']}, {link['waiting']} waiting"
             )
+
+    def _followed(self) -> bool:
+        """Follow the courier until it has crossed; False: there is none, or it stands still."""
+        began: int | None = None
+        with listening(self._http) as heard:
+            for _, known in heard.contexts("type = 'courier'", CROSSED_S):
+                if known is None:
+                    continue  # between two maps
+                began = known["crossed"] if began is None else began
+                self._answer(
+                    f"{known['place']}, served by {known['broker']}: {known['parcels']} parcels "
+                    f"read, {known['missed']} missed, {known['repeated']} twice"
+                )
+                if known["crossed"] > began:
+                    return True
+                if heard.seconds > CROSSED_S:
+                    break
+        return False
+
+
+@contextmanager
+def listening(http: "HttpClient") -> "Iterator[TourSession]":
+    """Open a session at the service."""
+    from websockets.sync.client import connect
+
+    service = http.hosts.current
+    address = f"{service.url.replace('http', 'ws', 1)}/session?device=tour"
+    with connect(address, additional_headers=service.headers) as socket:
+        yield TourSession(socket)
+
+
+class TourSession:
+    """A session that hears what the service says of a filter, of all brokers' maps."""
+
+    def __init__(self, socket: "ClientConnection") -> None:
+        self._socket = socket
+        self._began = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """How long it has listened."""
+        return time.monotonic() - self._began
+
+    def say(self, **message: str) -> None:
+        """Send a message."""
+        self._socket.send(msgspec.json.encode(message).decode())
+
+    def hear(self, timeout_s: float | None = None) -> dict[str, Any] | None:
+        """Give the next message; None if none comes in time."""
+        try:
+            return msgspec.json.decode(self._socket.recv(timeout_s), type=dict[str, Any])
+        except TimeoutError:
+            return None
+
+    def numbers(self) -> tuple[int, dict[str, int]]:
+        """Give how many changes came before the service's numbers did, and the numbers."""
+        self.say(type="numbers", re="n")
+        changes = 0
+        while True:
+            told = self.hear()
+            assert told is not None
+            if told["type"] == "changes":
+                changes += len(told["events"])
+            if told["type"] == "error":
+                return changes, {"transmissions": 0, "sessions": 0}
+            if told["type"] == "numbers":
+                return changes, told
+
+    def contexts(self, wanted: str, quiet_s: float) -> Iterator[tuple[str, dict[str, Any] | None]]:
+        """Give vids with what is known of them, None once they left, until it is quiet."""
+        self.say(type="subscribe", re="wanted", filter=wanted)
+        while (told := self.hear(quiet_s)) is not None:
+            for one in told.get("features", ()):
+                yield one["id"], one["properties"]
+            for change in told.get("events", ()):
+                data = change["data"]
+                yield change["subject"], None if data is None else data["properties"]

@@ -193,7 +193,9 @@ def coarser(part: SummaryPart, intervals_max: int, text_max: int) -> SummaryPart
     """Allow fewer intervals and shorter texts."""
     values = {}
     for key, intervals in part.values.items():
-        if key[1] == "string":
+        # Most texts are short, and what is within the bounds stays as it is: summaries are
+        # combined whenever somebody appears where nobody was.
+        if key[1] == "string" and any(_is_long(one, text_max) for one in intervals):
             intervals = sets.union(
                 *(_shortened(interval, text_max) for interval in intervals), kind="string"
             )
@@ -255,6 +257,13 @@ def _common(first: str, second: str) -> int:
         if a != b:
             return at
     return min(len(first), len(second))
+
+
+def _is_long(interval: Interval, text_max: int) -> bool:
+    low, high = interval.low, interval.high
+    return (isinstance(low, str) and len(low) > text_max) or (
+        isinstance(high, str) and len(high) > text_max
+    )
 
 
 def _shortened(interval: Interval, text_max: int) -> Intervals:

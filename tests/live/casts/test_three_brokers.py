@@ -1,4 +1,4 @@
-"""Three brokers, a trusted node and archives as processes of one command; people walk between them.
+"""Three brokers, a trusted node and archives as processes; people walk between them.
 
 Casts to past, present, future and both are sent at different nodes and compared with a record that
 the people made themselves, no broker. Everybody moves between two barriers, and every window of a
@@ -36,7 +36,6 @@ from roamcast.transport.address import ServiceAddress
 from roamcast.transport.driver import wall_clock
 from roamcast.transport.http import HttpClient
 from tests.live.casts.test_people import text_of
-from tests.processes import roamcast
 
 BUILDINGS, ROOMS, PHASES = 3, 4, 4
 STILL_S = 0.05
@@ -243,16 +242,19 @@ async def cabled(nodes: list[DemoNode]) -> dict[str, list[Cable]]:
     return ends
 
 
-async def walk_with_cut_links(folder: Path, people: int) -> None:
-    """Lay out what the command lays out, with cables between the brokers, and cut them."""
-    nodes = nodes_of(folder / "data", 3, 0)
-    ends = await cabled(nodes[:-1])
+async def walk_in_town(folder: Path, people: int, trouble: bool, cut_links: bool = False) -> None:
+    """Lay out what `serve --demo --brokers 3` does, but with the trusted node as a process.
+
+    With `cut_links` there are cables between the brokers, and they are cut.
+    """
+    nodes = nodes_of(folder / "data", 3, trust_apart=True)
+    ends = await cabled(nodes[:-1]) if cut_links else {}
     tasks: list[asyncio.Task[None]] = []
     try:
         await asyncio.gather(*(node.start() for node in nodes))
         tasks = [asyncio.create_task(_keep(node)) for node in nodes]
         town = Town(described(nodes), folder, people)
-        await walk(town, True, cables=ends[nodes[2].name])
+        await walk(town, trouble, cables=ends.get(nodes[2].name, ()))
     finally:
         for task in tasks:
             task.cancel()
@@ -327,10 +329,7 @@ QUICK, WHOLE = 8, 200
 def test_casts_reach_exactly_who_was_meant_at_three_brokers(
     tmp_path: Path, people: int, trouble: bool
 ) -> None:
-    words = ("--demo", "--brokers", "3", "--people", "1", "--data", str(tmp_path / "data"))
-    with roamcast("serve", *words, "--json", log=tmp_path / "log.txt") as child:
-        nodes = child.answer()["nodes"]
-        asyncio.run(walk(Town(nodes, tmp_path, people), trouble))
+    asyncio.run(walk_in_town(tmp_path, people, trouble))
 
 
 @pytest.mark.process
@@ -340,4 +339,4 @@ def test_casts_reach_exactly_who_was_meant_at_three_brokers(
 def test_casts_reach_exactly_who_was_meant_though_links_are_cut(
     tmp_path: Path, people: int
 ) -> None:
-    asyncio.run(walk_with_cut_links(tmp_path, people))
+    asyncio.run(walk_in_town(tmp_path, people, trouble=True, cut_links=True))

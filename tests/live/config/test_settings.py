@@ -17,6 +17,9 @@ from roamcast.live.config.lines import FILE_BYTES_MAX, lines_of
 from roamcast.live.config.settings import (
     REPLICAS_MAX,
     SECRET_BYTES_MAX,
+    SUMMARY_BYTES,
+    SUMMARY_BYTES_MAX,
+    SUMMARY_BYTES_MIN,
     Settings,
     check_cluster,
     check_listening,
@@ -214,6 +217,14 @@ def test_the_machines_are_told_what_the_file_says() -> None:
     told = settings.map_settings()
     assert (told.subscribers_min, told.heartbeat_us) == (5, 500_000)
     assert math.isclose(told.client_timeout_us, 5_000_000)
+
+
+def test_bounds_of_a_summary_are_those_of_who_makes_it() -> None:
+    from roamcast.matching import aggregate
+    from roamcast.overlay.tables.crowd import BYTES_MAX
+
+    assert (SUMMARY_BYTES, SUMMARY_BYTES_MIN) == (aggregate.BUDGET, aggregate.BUDGET_MIN)
+    assert SUMMARY_BYTES_MAX == BYTES_MAX // 2
 
 
 def test_the_page_shows_a_file_that_changes_nothing() -> None:

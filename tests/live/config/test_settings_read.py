@@ -168,6 +168,7 @@ READ = {
     "overlay.tls_ca": ("live/service/service.py", "settings.overlay.tls_ca"),
     "overlay.hosts": ("live/overlay/node.py", "section.hosts"),
     "overlay.links": ("live/overlay/node.py", "section.links"),
+    "overlay.summary_bytes": ("live/overlay/node.py", "section.summary_bytes"),
     "overlay.known": ("live/overlay/node.py", "section.known"),
     "overlay.neighbours": ("live/overlay/node.py", "section.neighbours"),
 }

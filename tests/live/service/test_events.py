@@ -126,6 +126,27 @@ def test_every_event_comes_once_in_order_and_only_where_the_filter_matches(tmp_p
     run(tmp_path, scene)
 
 
+def test_events_are_no_transmissions_of_the_map(tmp_path: Path) -> None:
+    """Transmissions an update are of the map: who reads events beside it makes them no more."""
+
+    async def scene(asked: Asked) -> None:
+        async with talking(asked) as talk:
+            talk.say("subscribe_events", re="all", filter="within(place, 'campus')")
+            talk.say("subscribe", re="map", filter="within(place, 'campus')")
+            await talk.hears("standing", re="all")
+            await talk.hears("subscribed", re="map")
+            before = asked.service.numbers("n").transmissions
+            for number in range(3):
+                talk.say("publish_event", re=f"p{number}", feature=event(number))
+            await talk.has_events(3)
+            assert asked.service.numbers("n").transmissions == before
+            await asked.ask("PUT", "/contexts/desk", event())
+            await talk.hears("changes")
+            assert asked.service.numbers("n").transmissions == before + 1
+
+    run(tmp_path, scene)
+
+
 def test_a_mebibyte_of_data_goes_and_comes_in_parts(tmp_path: Path) -> None:
     async def scene(asked: Asked) -> None:
         async with talking(asked) as talk:

@@ -170,12 +170,16 @@ class EventWriter:
 
 
 class Frame(Effect, frozen=True, gc=False):
-    """Write these bytes to each of these sessions; `events` says how many updates are in them."""
+    """Write these bytes to each of these sessions; `events` says how many updates are in them.
+
+    of_map: they are changes of contexts on the map, not published events.
+    """
 
     sessions: tuple[str, ...]
     data: bytes
     form: Format
     events: int = 0
+    of_map: bool = True
 
 
 class CutOff(Effect, frozen=True, gc=False):

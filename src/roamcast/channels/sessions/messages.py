@@ -369,7 +369,8 @@ class SessionNumbers(msgspec.Struct, frozen=True, tag_field="type", tag="numbers
     """The answer to `numbers`: what the service holds now, and has done since it started.
 
     A transmission is a message put on a channel or sent to one client, or a frame for the sessions
-    that share it: transmissions an update show what sharing saves (AMS).
+    that share it: transmissions an update show what sharing saves (AMS). Published events are not
+    among them: they are no updates of the map.
     """
 
     re: AnsweredRe

@@ -41,6 +41,11 @@ DAY_S: Final = 86_400
 KEY_FILE: Final = "keys.json"
 STORE_FILE: Final = "store.sqlite"
 REPLICAS_MAX: Final = 16
+SUMMARY_BYTES: Final = 16 * KIB
+SUMMARY_BYTES_MIN: Final = 128
+SUMMARY_BYTES_MAX: Final = 32 * KIB
+"""As `overlay.tables.crowd` bounds them; reading settings need not load it."""
+
 SECRET_BYTES_MIN: Final = 32
 SECRET_BYTES_MAX: Final = 4_096
 _MODES: Final = {"unicast": Mode.UNICAST, "single": Mode.SINGLE, "many": Mode.MANY}
@@ -439,6 +444,14 @@ class OverlaySection(Section, frozen=True, kw_only=True):
     links: Annotated[
         int, _number(0, 32, "links to have: with fewer it asks neighbours for their neighbours")
     ] = 2
+    summary_bytes: Annotated[
+        int,
+        _number(
+            SUMMARY_BYTES_MIN,
+            SUMMARY_BYTES_MAX,
+            "bytes in which neighbours learn who is here: fewer are coarser, and change less often",
+        ),
+    ] = SUMMARY_BYTES
     known: Annotated[
         dict[str, str],
         msgspec.Meta(

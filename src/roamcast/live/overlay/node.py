@@ -68,7 +68,9 @@ def node_of(section: OverlaySection, past: PastSection, folder: Path) -> Overlay
     retention_s = past.archive_days * DAY_S if past.archive else past.store_hours * HOUR_S
     settings = OverlaySettings(
         topology=TopologySettings(settle_us=SETTLE_US),
-        tables=TableSettings(retention_us=round(retention_s * MICROSECONDS)),
+        tables=TableSettings(
+            crowd_bytes=section.summary_bytes, retention_us=round(retention_s * MICROSECONDS)
+        ),
         filters=FilterSettings(int(filters) if filters.isdigit() else filters),  # type: ignore[arg-type]
     )
     neighbours = {

@@ -388,7 +388,7 @@ class Service:
                 given = WebhookFrame(name.partition(SESSION)[2], effect.data)
                 asyncio.get_running_loop().call_soon(self.driver.give, given)
         if events:
-            self._transmissions += 1
+            self._transmissions += effect.of_map
             self._delivered[form].inc(events * len(sessions))
             self._delivered_bytes[form].inc(len(framed) * len(sessions))
 

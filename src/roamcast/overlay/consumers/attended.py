@@ -39,7 +39,7 @@ def answered(ask: Callable[[Any, int], list[Effect]]) -> Callable[[Any, int], li
 
 def framed(session: str, frame: bytes, events: int) -> Effect:
     """Send a frame to a session; `events`: how many it has."""
-    return Frame((session,), frame, "json", events)
+    return Frame((session,), frame, "json", events, of_map=False)
 
 
 class Attended(msgspec.Struct):

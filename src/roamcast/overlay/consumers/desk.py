@@ -551,7 +551,8 @@ class EventDesk(Part):
         if session is None or attended.state == "asleep":
             return []
         if attended.form == "sse":
-            return [Frame((attended.session,), frame, "sse", events) for frame in frames]
+            to = (attended.session,)
+            return [Frame(to, frame, "sse", events, of_map=False) for frame in frames]
         limited = session.ledger is not None or attended.session in self._waiting
         if not limited:
             cut = [part for frame in frames for part in parts_of(frame, PART_BYTES)]
