@@ -177,7 +177,7 @@ def test_who_is_alone_with_an_event_writes_at_once_and_others_together() -> None
 
 def test_the_fewer_events_there_are_the_shorter_others_wait_for_company() -> None:
     waits = []
-    for pace_us in (500, 2_000, 4_000, 20_000, 1_000_000):
+    for pace_us in (500, 6_000, 12_000, 60_000, 1_000_000):
         _, writer, now = paced(pace_us)
         writer.add(Event("p", 1, 0, BODY), 70, now)
         waits.append(writer.add(Event("p", 1, 1, BODY), 71, now) - now)

@@ -374,6 +374,8 @@ class Router:
             if effect is None:
                 adopts = type(given) is Adopt
                 outcome = part.adopt(given.entries, now) if adopts else part.receive(given, now)
+                if not outcome:
+                    continue
                 more = _outcome(part, outcome)
             elif type(effect) not in special:  # most effects are for the driver
                 out.append(effect)

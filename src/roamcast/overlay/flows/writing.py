@@ -6,7 +6,7 @@ from roamcast.model.machine import Effect, Store, Writes
 from roamcast.overlay.flows.log import OriginLog
 from roamcast.overlay.flows.messages import BATCH_BYTES, Event
 
-BUSY_US: Final = 1_000
+BUSY_US: Final = 3_000
 """Of a log with an event in so many microseconds, or more, writes gather for as long as they may;
 of others for less, by the square: a shared sync spares much only where there are many."""
 

@@ -131,7 +131,10 @@ class TableFeeding(Part):
         self._days: dict[str, Days] = {}
         """Places → days on which somebody was there; those without a name: anywhere."""
         self._noted: dict[str | None, Range] = {}
-        """Places of contexts → when all days are marked, today too; most are there again."""
+        """Places of contexts → when all days are marked, today too; most are there again.
+
+        Whoever comes with an update looks here itself: before it is stored, and after.
+        """
         self._day: int | None = None
         """The day up to which days are accounted for."""
         self._tomorrow: int | None = None
@@ -214,10 +217,11 @@ class TableFeeding(Part):
 
     def shows(self, context: Context) -> None:
         """Take what the map shows of a vid; its end may be any from now on, whatever it says."""
-        public = self._is_public(context.vid)
-        if not (public and self._is_noted(context)):
+        public, crowd = self._is_public(context.vid), self._crowd
+        assert isinstance(crowd, Crowd), "this node has no crowd"
+        noted = self._noted.get(context.place)
+        if noted is None or not public or not noted[0] <= context.t_r < noted[1]:
             self._place(context, None, public)
-        crowd = self.crowd
         if not public:
             crowd.end(context.vid)
             self._touched = True
@@ -237,12 +241,6 @@ class TableFeeding(Part):
         if self._crowd is not None:
             self._place(context, context.t_d, self._is_public(context.vid))
             self.crowd.end(context.vid)
-
-    def _is_noted(self, context: Context) -> bool:
-        """Whether it is noted where a context is, and that it is there today."""
-        # Soon decided: it is asked of every update, before it is stored and after.
-        noted = self._noted.get(context.place)
-        return noted is not None and noted[0] <= context.t_r < noted[1]
 
     def _place(self, context: Context, end: int | None, public: bool) -> None:
         """Note where and on which days a context is; one that lasts is there today as well."""
@@ -470,8 +468,8 @@ class TableFeeding(Part):
     def unstored(self, context: Context | None) -> Writes:
         """Give what must be on disk with a context: otherwise its past might not be found."""
         if context is not None and self._crowd is not None:
-            public = self._is_public(context.vid)
-            if not (public and self._is_noted(context)):
+            public, noted = self._is_public(context.vid), self._noted.get(context.place)
+            if noted is None or not public or not noted[0] <= context.t_r < noted[1]:
                 self._place(context, None, public)
         return self._row() if self._writing or self._unwritten else ()
 
