@@ -54,6 +54,7 @@ os.environ["SPARK_SUBMIT_OPTS"] = " ".join(BRIEF_JAVA + java_classes.options())
 ON_SPARK = (
     "tests/matching/test_snapshot_spark.py",
     "tests/pipeline/test_analysis.py",
+    "tests/pipeline/test_crowds.py",
     "tests/pipeline/test_ingest_mqtt.py",
     "tests/pipeline/test_ingest_names.py",
     "tests/pipeline/test_ingest_nasty.py",

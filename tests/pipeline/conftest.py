@@ -1,7 +1,9 @@
 """One Spark cluster for all modules of tests; the session is in tests/conftest.py."""
 
+import os
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +15,14 @@ from roamcast.pipeline.archive.layout import ArchiveSettings
 from roamcast.pipeline.ingest import few
 from roamcast.pipeline.spark import session as sessions
 from roamcast.pipeline.spark.session import Settings, started
-from tests.pipeline.clusters import OPTIONS, Cluster, environment, need_java, stop_running
+from tests.pipeline.clusters import (
+    OPTIONS,
+    Cluster,
+    connect_server,
+    environment,
+    need_java,
+    stop_running,
+)
 
 EXACT = ArchiveSettings(grid_s=0)
 
@@ -37,13 +46,49 @@ def small_batches_on_spark(request: pytest.FixtureRequest, monkeypatch: pytest.M
 def command(spark: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     """Run a command in this process, on our session; test_cluster.py has one start its own."""
     monkeypatch.setattr(sessions, "started", lambda _settings: nullcontext(spark))
+    return run_here
 
-    def run(*words: object) -> str:
-        done = CliRunner().invoke(build(), [*map(str, words)], catch_exceptions=False)
-        assert done.exit_code == 0, done.output
-        return done.stdout
 
-    return run
+@pytest.fixture
+def commanded(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Callable[..., str]]:
+    """Run commands of the pipeline in this process, on a given session."""
+
+    def on(session: Any) -> Callable[..., str]:
+        monkeypatch.setattr(sessions, "started", lambda _settings: nullcontext(session))
+        return partial(run_here, "pipeline")
+
+    return on
+
+
+def run_here(*words: object) -> str:
+    done = CliRunner().invoke(build(), [*map(str, words)], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        "local",
+        pytest.param("cluster", marks=pytest.mark.soak),
+        pytest.param("connect", marks=pytest.mark.soak),  # test_cluster.py keeps this way alive
+    ],
+)
+def anywhere(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Any]:
+    """A session on this machine, on a standalone cluster, and through Connect."""
+    if request.param != "connect":
+        yield request.getfixturevalue("spark" if request.param == "local" else "cluster_session")
+        return
+    need_java()
+    stop_running()
+    before = dict(os.environ)
+    with ExitStack() as stack:
+        server = stack.enter_context(connect_server(tmp_path_factory.mktemp("connect") / "log"))
+        yield stack.enter_context(started(Settings(master=server)))
+    for name in os.environ.keys() - before.keys():
+        del os.environ[name]  # pyspark's: other processes would look for a server, too
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,6 @@ from roamcast.model.filters import Filter
 from roamcast.model.filters.syntax import PREDICATES
 from roamcast.model.time import FOREVER, MICROSECONDS, format_instant
 from roamcast.pipeline.analysis.functions import matched
-from roamcast.pipeline.analysis.suppression import suppressed
 from roamcast.pipeline.archive.append import append
 from roamcast.pipeline.archive.care import compact
 from roamcast.pipeline.archive.retention import erase
@@ -258,21 +257,6 @@ def test_counts_with_noise_are_near_the_counts_and_few_are_never_told(session: A
     assert (told["place"], set(told)) == ("a/1", {"place", "hour", "count"})
     assert abs(told["count"] - 3_000) < 100  # noise of that size: once in e^100
     assert rows(pipeline.flows(seen, budget=budget)) == []
-
-
-def test_no_suppressed_count_can_be_subtracted_out(session: Any) -> None:
-    cells = [(f"p{i}", f"h{j}", (i * 7 + j * 5) % 11 + 1) for i in range(6) for j in range(6)]
-    frame = session.createDataFrame(cells, "place string, hour string, count long")
-    shown = {(row["place"], row["hour"]): row["count"]
-             for row in rows(suppressed(frame, [("place",), ("hour",)], 5))}  # fmt: skip
-    assert min(shown.values()) >= 5
-    for axis in (0, 1):
-        groups = defaultdict(list)
-        for cell in cells:
-            groups[cell[axis]].append(cell)
-        for group in groups.values():
-            hidden = [cell for cell in group if cell[:2] not in shown]
-            assert len(hidden) != 1, hidden
 
 
 def test_mistakes_are_told_in_one_line(session: Any, archive: str, tmp_path: Path) -> None:

@@ -62,14 +62,17 @@ class Case:
         )
 
     def sightings(self) -> list[str]:
-        """Write two files of sightings, each with a line that is none."""
+        """Write two files of sightings, each with a line that is none.
+
+        Who is at a place when the first file ends is still there when the second begins.
+        """
         lines = [
             {
-                "person": f"p{n % 7}",
+                "person": f"p{n % 4}",
                 "source": "badge",
-                "time": f"2026-01-0{1 + n // 35}T00:{n % 35:02d}:00Z",
-                "place": f"a/{n % 3}",
-                "attributes": {"role": "guest", "age": n % 2},
+                "time": f"2026-01-01T0{n // 60}:{n % 60:02d}:00Z",
+                "place": f"a/{n // 20}",
+                "attributes": {"role": "guest", "age": n // 40},
             }
             for n in range(70)
         ]
@@ -118,14 +121,18 @@ def test_on_a_standalone_cluster(case: Case, cluster: Cluster) -> None:
 
 @needs_connect
 def test_through_spark_connect(case: Case, connect: str, spark: Any) -> None:
-    """A lookup, and sightings, of which a session of this process makes the same."""
+    """A lookup, and sightings in two runs, of which a session here makes the same at once.
+
+    The first run leaves people and open contexts behind, which the second one goes on with.
+    """
     names = case.sightings()
     lookup = case.start(connect)
-    more = ["--archive", "there", "--grid-s", "0", "--spark", connect, "--json"]
-    process = case.command("pipeline", "ingest", *names, *more)
-    out, err = process.communicate(timeout=WAIT_SECONDS)
-    assert process.returncode == 0, err.decode()[-2_000:]
-    assert msgspec.json.decode(out)["malformed"] == 2
+    more = ["--archive", "there", "--grid-s", "0", "--on", "spark", "--spark", connect, "--json"]
+    for name, how in zip(names, (["--keep-open"], []), strict=True):
+        process = case.command("pipeline", "ingest", name, *how, *more)
+        out, err = process.communicate(timeout=WAIT_SECONDS)
+        assert process.returncode == 0, err.decode()[-2_000:]
+        assert msgspec.json.decode(out)["malformed"] == 1
     case.check(lookup)
     with open_state(case.folder, "here") as state:
         paths = [case.folder / name for name in names]

@@ -1,9 +1,6 @@
-"""The analysts' notebook runs as it is printed, here and through Spark Connect."""
+"""The analysts' notebook runs as it is printed, here, on a cluster and through Connect."""
 
-import os
 import runpy
-from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,41 +9,16 @@ import pytest
 from roamcast.model.context_arrow import from_arrow
 from roamcast.model.filters import Filter
 from roamcast.pipeline.archive.append import append
-from roamcast.pipeline.spark.session import Settings, started
-from tests.pipeline.clusters import connect_server, need_java, stop_running
 from tests.strategies_pipeline import contexts
 
 pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.slow]
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "analysts.py"
-TABLE = contexts(81, 300, days=3)
+TABLE = contexts(81, 3_000, days=3)
 
 
-@pytest.fixture(
-    params=[
-        "local",
-        pytest.param("connect", marks=pytest.mark.soak),  # test_cluster.py keeps this way alive
-    ]
-)
-def session(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Any]:
-    if request.param == "local":
-        yield request.getfixturevalue("spark")
-        return
-    need_java()
-    stop_running()
-    before = dict(os.environ)
-    with ExitStack() as stack:
-        log = tmp_path_factory.mktemp("connect") / "log"
-        server = stack.enter_context(connect_server(log))
-        yield stack.enter_context(started(Settings(master=server)))
-    for name in os.environ.keys() - before.keys():
-        del os.environ[name]  # pyspark's: other processes would look for a server, too
-
-
-def test_the_notebook_answers_as_the_reference(session: Any, tmp_path: Path) -> None:
+def test_the_notebook_answers_as_the_reference(anywhere: Any, tmp_path: Path) -> None:
     append(TABLE, tmp_path / "archive")
-    known = {"spark": session, "archive": str(tmp_path / "archive")}
+    known = {"spark": anywhere, "archive": str(tmp_path / "archive")}
     answers = runpy.run_path(str(NOTEBOOK), init_globals=known)["answers"]
     every = from_arrow(TABLE)
 

@@ -9,13 +9,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -27,11 +28,13 @@ from roamcast.model.buildings import building
 from roamcast.model.contexts import Context
 from roamcast.model.places import Places
 from roamcast.model.places_geojson import write_places
+from roamcast.pipeline.archive.care import Workers
 from roamcast.pipeline.archive.files import read_file
 from roamcast.pipeline.archive.retention import erase
 from roamcast.pipeline.archive.table import Archive
 from roamcast.pipeline.ingest.dead_letters import counted, dead_letters
 from roamcast.pipeline.ingest.files import Reading
+from roamcast.pipeline.ingest.forgetting import forget_departed
 from roamcast.pipeline.ingest.run import IngestSettings, SightingBatch, ingest_once
 from roamcast.pipeline.ingest.state import BusyError, IngestState, opened, private_folder
 from roamcast.pipeline.ingest.trusted import forget_person, people_behind, vids_of_person
@@ -317,6 +320,47 @@ def test_a_person_can_be_found_erased_and_forgotten(
             vids_of_person(state, "ann")
     text = b"".join(p.read_bytes() for p in (tmp_path / "archive").rglob("*") if p.is_file())
     assert b"bob" not in text, "the archive never holds a person's id"
+
+
+class Gone:
+    """A trusted node from which some vids' people were erased."""
+
+    def __init__(self, vids: list[str]) -> None:
+        self.vids = set(vids)
+
+    def erase(self, person: str) -> int:
+        raise AssertionError(person)
+
+    def departed(self, vids: Iterable[str]) -> list[str]:
+        return sorted(self.vids & set(vids))
+
+
+def test_vids_are_read_and_files_deleted_by_workers_if_asked(
+    spark: Any, command: Callable[..., str], tmp_path: Path, folder: Path
+) -> None:
+    lines = [
+        line(person=person, at=f"2026-01-0{day}T00:00:00Z")
+        for person in ("ann", "bob")
+        for day in (1, 2, 3)
+    ]
+    (folder / "1.jsonl").write_text("\n".join(lines))
+    once(spark, tmp_path, folder)
+    archive = tmp_path / "archive"
+    words = ("pipeline", "vids", "ann", "--archive", archive)
+    vids = command(*words, "--on", "spark").splitlines()
+    assert vids == command(*words, "--on", "driver").splitlines()
+    assert len(vids) == 3
+    report = forget_departed(archive, Gone(vids), spark=Workers(spark, 0))
+    assert (report.private_rows, report.archive.rows_erased) == (1, 3)
+    there = next(archive.rglob("*.parquet"))
+    orphan = there.with_name("nobody-names-it.parquet")
+    orphan.write_bytes(there.read_bytes())
+    about = ("pipeline", "vacuum", "--archive", archive, "--hours", "0", "--json")
+    listed = msgspec.json.decode(command(*about, "--dry-run"))["files"]
+    assert str(orphan.relative_to(archive)) in listed
+    assert msgspec.json.decode(command(*about, "--on", "spark"))["files"] == listed
+    assert not orphan.exists()
+    assert len(table_of(archive)) == 3
 
 
 def _corrupt(folder: Path) -> None:

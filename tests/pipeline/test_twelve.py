@@ -1,25 +1,24 @@
 """Twelve questions that analysts ask have DuckDB's answers on the same rows, wherever Spark runs.
 
-By DataFrames, SQL and lookups: on this machine in every run, on a standalone cluster and through
-Connect in `make soak`. Plans are printed and show columns pruned and filters pushed down.
+By DataFrames, SQL, lookups and commands: on this machine in every run, on a standalone cluster and
+through Connect in `make soak`. Plans are printed and show columns pruned and filters pushed down.
 """
 
-import os
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+import json
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
 from roamcast import pipeline
 from roamcast.model.context_arrow import schema
 from roamcast.pipeline.archive.append import append
-from roamcast.pipeline.spark.session import Settings, started
-from tests.pipeline.clusters import connect_server, need_java, stop_running
 from tests.strategies_pipeline import BEGIN
 
 pytestmark = [pytest.mark.spark, pytest.mark.process, pytest.mark.slow]
@@ -156,30 +155,6 @@ QUESTIONS: dict[str, tuple[Ask, str]] = {
 }
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        "local",
-        pytest.param("cluster", marks=pytest.mark.soak),
-        pytest.param("connect", marks=pytest.mark.soak),
-    ],
-)
-def session(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Any]:
-    if request.param != "connect":
-        yield request.getfixturevalue("spark" if request.param == "local" else "cluster_session")
-        return
-    need_java()
-    stop_running()
-    before = dict(os.environ)
-    with ExitStack() as stack:
-        server = stack.enter_context(connect_server(tmp_path_factory.mktemp("connect") / "log"))
-        yield stack.enter_context(started(Settings(master=server)))
-    for name in os.environ.keys() - before.keys():
-        del os.environ[name]  # pyspark's: other processes would look for a server, too
-
-
 def rounded(rows: list[tuple[Any, ...]]) -> list[str]:
     """Make rows comparable: both sum floats in an order of their own."""
     return sorted(
@@ -187,27 +162,84 @@ def rounded(rows: list[tuple[Any, ...]]) -> list[str]:
     )
 
 
-def test_twelve_questions_have_duckdbs_answers(session: Any, tmp_path: Path) -> None:
+def test_twelve_questions_have_duckdbs_answers(anywhere: Any, tmp_path: Path) -> None:
     for start in range(0, TABLE.num_rows, 200):
         append(TABLE.slice(start, 200), tmp_path / "archive")
     assert len(QUESTIONS) == 12
-    peer = duckdb.connect()
-    peer.execute("SET TimeZone = 'UTC'")
-    peer.register("c", TABLE)
-    for name, (ask, sql) in QUESTIONS.items():
-        found = ask(session, str(tmp_path / "archive")).toArrow()
+    for name, (ask, _) in QUESTIONS.items():
+        found = ask(anywhere, str(tmp_path / "archive")).toArrow()
         got = list(zip(*(column.to_pylist() for column in found.columns), strict=True))
-        want = peer.sql(sql).to_arrow_table()
-        told = list(zip(*(column.to_pylist() for column in want.columns), strict=True))
-        assert rounded(got) == rounded(told), name
+        assert rounded(got) == rounded(told_by_duckdb(name)), name
         assert got, name
 
 
-def test_a_printed_plan_shows_what_is_pruned_and_pushed_down(
-    session: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def told_by_duckdb(name: str) -> list[tuple[Any, ...]]:
+    peer = duckdb.connect()
+    peer.execute("SET TimeZone = 'UTC'")
+    peer.register("c", TABLE)
+    want = peer.sql(QUESTIONS[name][1]).to_arrow_table()
+    return list(zip(*(column.to_pylist() for column in want.columns), strict=True))
+
+
+WHERE = {
+    "place": "within(place, 'campus/b1')",
+    "time": DURING,
+    "filter": f"{BOX} AND age > 40",
+    "match": "kind LIKE 'B%'",
+}
+
+
+def exported(run: Callable[..., str], folder: Path, *words: str) -> pa.Table:
+    """Ask a command for a file of rows, and read it."""
+    run(*words, "--archive", folder / "archive")
+    return pq.read_table(folder / "rows.parquet")
+
+
+def test_twelve_commands_have_duckdbs_answers(
+    anywhere: Any, commanded: Callable[[Any], Callable[..., str]], tmp_path: Path
 ) -> None:
     append(TABLE, tmp_path / "archive")
-    found = pipeline.contexts(session, tmp_path / "archive")
+    run, rows = commanded(anywhere), str(tmp_path / "rows.parquet")
+    answers: dict[str, Iterable[tuple[Any, ...]]] = {}
+    every = exported(run, tmp_path, "export", rows)
+    answers["all"] = [(every.num_rows,)]
+    kinds = every.group_by("string:kind").aggregate([([], "count_all"), ("integer:age", "mean")])
+    answers["kinds"] = columns_of(kinds, "string:kind", "count_all", "integer:age_mean")
+    for name, where in WHERE.items():
+        found = exported(run, tmp_path, "export", rows, "--where", where)
+        answers[name] = columns_of(found, "vid", "t_r")
+    for name, extra in (
+        *((name, ["--k", "1"]) for name in ("occupancy", "dwell", "entries", "flows")),
+        ("exposure", ["--minutes", "30"]),
+    ):
+        found = exported(run, tmp_path, name, "--on", "spark", "--out", rows, *extra)
+        if "hour" in found.column_names:
+            seconds = pc.divide(found["hour"].cast(pa.timestamp("us")).cast(pa.int64()), 1_000_000)
+            at = found.column_names.index("hour")
+            found = found.set_column(at, "hour", seconds)
+        told = ["place", "kind", "hour", "count"] if name == "entries" else found.column_names
+        told = ["place", "count", "mean_s"] if name == "dwell" else told
+        answers[name] = columns_of(found, *told)
+    messages = {"m1": f"{DURING} AND {BOX}", "m2": "kind = 'dog' AND age <= 30"}
+    lines = [json.dumps({"id": name, "filter": text}) for name, text in messages.items()]
+    (tmp_path / "messages.jsonl").write_text("\n".join(lines) + "\n")
+    words = (tmp_path / "messages.jsonl", "--archive", tmp_path / "archive", "--on", "spark")
+    reached = [json.loads(line) for line in run("lookup", *words).splitlines()]
+    answers["lookup"] = [(one["id"], vid) for one in reached for vid in one["vids"]]
+    assert answers.keys() == QUESTIONS.keys()
+    for name, got in answers.items():
+        assert rounded(list(got)) == rounded(told_by_duckdb(name)), name
+
+
+def columns_of(table: pa.Table, *names: str) -> list[tuple[Any, ...]]:
+    return list(zip(*(table[name].to_pylist() for name in names), strict=True))
+
+
+def test_a_printed_plan_shows_what_is_pruned_and_pushed_down(
+    anywhere: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    append(TABLE, tmp_path / "archive")
+    found = pipeline.contexts(anywhere, tmp_path / "archive")
     found.where("place = 'campus/b1/r1' AND span = 'hours'").select("vid").explain()
     plan = capsys.readouterr().out
     assert "EqualTo(place,campus/b1/r1)" in plan

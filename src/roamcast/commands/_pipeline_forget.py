@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from roamcast.commands._progress import QuietOption, bar
+from roamcast.commands._spark import OnOption, SparkOption, workers
 
 TrustOption = Annotated[
     str, typer.Option(help="Address of the trusted node whose vids the archive has.")
@@ -31,6 +32,8 @@ def forget(
     private: Annotated[
         Path | None, typer.Option(help="An ingest's private folder; default ARCHIVE.private.")
     ] = None,
+    on: OnOption = "auto",
+    spark: SparkOption = None,
     quiet: QuietOption = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -39,6 +42,8 @@ def forget(
     Without a name, erase the contexts of everybody who was erased at the trusted node, also by
     themselves, since the last time. Prints what was deleted where.
     """
+    from contextlib import ExitStack
+
     import msgspec
 
     from roamcast.client.operating import TrustClient
@@ -46,8 +51,10 @@ def forget(
     from roamcast.pipeline.ingest.forgetting import forget_departed
 
     client = TrustClient(trust, trust_token)
-    with bar("forget", json=json, quiet=quiet) as shown:
-        report = forget_departed(archive, client, person, private, progress=shown)
+    with ExitStack() as stack:
+        shown = stack.enter_context(bar("forget", json=json, quiet=quiet))
+        session = workers(stack, on, spark, shown)
+        report = forget_departed(archive, client, person, private, spark=session, progress=shown)
     if json:
         typer.echo(msgspec.json.encode(report).decode())
     else:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from roamcast.commands._progress import QuietOption, bar
-from roamcast.commands._spark import OnOption, SparkOption, check_on, later
+from roamcast.commands._spark import OnOption, SparkOption, check_on, later, workers
 
 CrowdOption = Annotated[
     int,
@@ -257,14 +257,19 @@ def vids(
     forget: Annotated[
         bool, typer.Option(help="Also delete the person from the register; this cannot be undone.")
     ] = False,
+    on: OnOption = "auto",
+    spark: SparkOption = None,
 ) -> None:
     """Print a person's vids in the archive, one a line, for `roamcast pipeline erase`."""
+    from contextlib import ExitStack
+
     from roamcast.errors import InputError
     from roamcast.pipeline.ingest.trusted import forget_person, vids_of_person
 
-    with opened_private(archive, private) as state:
+    with ExitStack() as stack:
+        state = stack.enter_context(opened_private(archive, private))
         try:
-            found = vids_of_person(state, person)
+            found = vids_of_person(state, person, workers(stack, on, spark))
         except InputError:
             # somebody of whom there are only dead letters is not in the register
             if not forget or not forget_person(state, person):
@@ -283,15 +288,19 @@ def seeds(
         Path, typer.Option(help="The person's key store, made or added to, as ROAMCAST_KEYS.")
     ],
     private: Annotated[Path | None, typer.Option(help="Default ARCHIVE.private.")] = None,
+    on: OnOption = "auto",
+    spark: SparkOption = None,
 ) -> None:
     """Give a person the keys that open mail to what sensors saw of them."""
-    from contextlib import closing
+    from contextlib import ExitStack, closing
 
     from roamcast.identity.key_store import KeyStore
     from roamcast.pipeline.ingest import trusted
 
-    with opened_private(archive, private) as state, closing(KeyStore.open(keys)) as store:
-        count = trusted.give_seeds(state, person, store)
+    with ExitStack() as stack:
+        state = stack.enter_context(opened_private(archive, private))
+        store = stack.enter_context(closing(KeyStore.open(keys)))
+        count = trusted.give_seeds(state, person, store, workers(stack, on, spark))
     typer.echo(f"the keys of {count} vids are in {keys}")
 
 

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from roamcast.commands._spark import SparkOption, check_on
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -19,8 +21,10 @@ KOption = Annotated[int, typer.Option("--k", min=1, help="Counts below this are 
 WhereOption = Annotated[str | None, typer.Option(help="CQL2: only contexts that satisfy it.")]
 OutOption = Annotated[Path | None, typer.Option(help="Write a .csv or .parquet file.")]
 PlotOption = Annotated[Path | None, typer.Option(help="Draw a .png file.")]
-SparkOption = Annotated[str | None, typer.Option(help="Spark master. [$ROAMCAST_SPARK]")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the rows as JSON.")]
+OnOption = Annotated[
+    str, typer.Option("--on", help="spark, as auto: questions are always Spark's work.")
+]
 
 
 def add(app: typer.Typer) -> None:
@@ -56,6 +60,7 @@ def _noisy(name: str) -> Any:
         where: WhereOption = None,
         out: OutOption = None,
         plot: PlotOption = None,
+        on: OnOption = "auto",
         spark: SparkOption = None,
         json: JsonOption = False,
     ) -> None:
@@ -70,7 +75,7 @@ def _noisy(name: str) -> Any:
                 err=True,
             )
         how = {"level": level, "k": k, "budget": budget}
-        _answer(name, archive, where, out, plot, spark, json=json, **how)
+        _answer(name, archive, where, out, plot, on, spark, json=json, **how)
 
     return ask
 
@@ -82,10 +87,11 @@ def _entries(
     where: WhereOption = None,
     out: OutOption = None,
     plot: PlotOption = None,
+    on: OnOption = "auto",
     spark: SparkOption = None,
     json: JsonOption = False,
 ) -> None:
-    _answer("entries", archive, where, out, plot, spark, json=json, level=level, k=k)
+    _answer("entries", archive, where, out, plot, on, spark, json=json, level=level, k=k)
 
 
 def _export(
@@ -107,10 +113,11 @@ def _dwell(
     where: WhereOption = None,
     out: OutOption = None,
     plot: PlotOption = None,
+    on: OnOption = "auto",
     spark: SparkOption = None,
     json: JsonOption = False,
 ) -> None:
-    _answer("dwell", archive, where, out, plot, spark, json=json, level=level, k=k)
+    _answer("dwell", archive, where, out, plot, on, spark, json=json, level=level, k=k)
 
 
 def _exposure(
@@ -122,6 +129,7 @@ def _exposure(
     level: LevelOption = 0,
     where: WhereOption = None,
     out: OutOption = None,
+    on: OnOption = "auto",
     spark: SparkOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -135,7 +143,7 @@ def _exposure(
             raise MissingError(f"{vids}: {error.strerror}") from None
         asked = [line.strip() for line in lines if line.strip()]
     _answer(
-        "exposure", archive, where, out, None, spark,
+        "exposure", archive, where, out, None, on, spark,
         json=json, vids=asked, minutes=minutes, level=level,
     )  # fmt: skip
 
@@ -146,6 +154,7 @@ def _answer(
     where: str | None,
     out: Path | None,
     plot: Path | None,
+    on: str,
     master: str | None,
     *,
     json: bool,
@@ -158,6 +167,8 @@ def _answer(
     from roamcast.pipeline.spark.errors import collected
     from roamcast.pipeline.spark.session import Settings, started
 
+    if check_on(on) == "driver":
+        raise InputError("questions are answered by Spark: leave --on driver out")
     if out is not None and out.suffix not in {".csv", ".parquet"}:
         raise InputError(f"--out ends with .csv or .parquet, not {out.suffix or 'nothing'}")
     failed = Archive.open(archive).storage.failed  # a wrong path is told before Spark starts

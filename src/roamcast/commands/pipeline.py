@@ -252,12 +252,19 @@ def vacuum_archive(
         int, typer.Option(help="Keep files that were replaced within this many hours.")
     ] = 24,
     dry_run: Annotated[bool, typer.Option(help="Only list the files.")] = False,
+    on: OnOption = "auto",
+    spark: SparkOption = None,
     json: JsonOption = False,
 ) -> None:
     """Delete files that are no longer part of the archive."""
+    from contextlib import ExitStack
+
     from roamcast.pipeline.archive.care import vacuum
 
-    found = vacuum(archive, hours=hours, dry_run=dry_run)
+    with ExitStack() as stack:
+        # it reads no contexts: `auto` does it here
+        there = later(stack, spark)() if check_on(on) == "spark" else None
+        found = vacuum(archive, hours=hours, dry_run=dry_run, spark=there)
     told = f"{len(found):,} files {'to delete' if dry_run else 'deleted'}"
     _tell({"files": found, "deleted": not dry_run}, told, json=json)
 

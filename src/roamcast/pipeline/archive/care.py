@@ -51,6 +51,13 @@ class Workers(msgspec.Struct, frozen=True):
     spark: Any
     bytes_min: int
 
+    @staticmethod
+    def of(spark: "SparkSession | Workers | None") -> "Workers | None":
+        """Give the workers of a session, which take what is too large for this process."""
+        if spark is None or isinstance(spark, Workers):
+            return spark
+        return Workers(spark, SPARK_BYTES)
+
 
 class ArchiveChange(msgspec.Struct, frozen=True):
     """The change that a job makes to the rows of a file.
@@ -162,10 +169,8 @@ def _rewritten(
     storage, settings = archive.storage, archive.settings
     paths = [[str(file["path"]) for file in group] for group in groups]
     size = sum(file["size_bytes"] for group in groups for file in group)
-    workers = spark
-    if spark is not None and not isinstance(spark, Workers):
-        workers = Workers(spark, SPARK_BYTES)
-    if not isinstance(workers, Workers) or size < workers.bytes_min:
+    workers = Workers.of(spark)
+    if workers is None or size < workers.bytes_min:
         return _rewritten_here(storage, settings, groups, change, progress)
 
     from pyspark import cloudpickle
@@ -238,21 +243,48 @@ def rewrite_group(
         yield from write_table(storage, pa.Table.from_batches(batches))
 
 
-def vacuum(archive: str | Path, *, hours: int = VACUUM_HOURS, dry_run: bool = False) -> list[str]:
+def vacuum(
+    archive: str | Path,
+    *,
+    hours: int = VACUUM_HOURS,
+    dry_run: bool = False,
+    spark: "SparkSession | None" = None,
+) -> list[str]:
     """Delete files that no snapshot of the last hours names; give their paths.
 
     Files of a writer that crashed are found, too, and after a day what travelled to tasks of a
     driver that was killed. A lookup that was planned before a file was deleted plans again, so the
-    hours need only be longer than an append takes.
+    hours need only be longer than an append takes. With `spark` its workers delete them: where
+    each deletion is a request to a store, many of them take long one after another.
     """
     if hours < 0:
         raise InputError("hours cannot be negative")
     target = Archive.open(archive)
     found: list[str] = target.table.vacuum(
-        retention_hours=hours, dry_run=dry_run, enforce_retention_duration=False, full=True
+        retention_hours=hours,
+        dry_run=dry_run or spark is not None,
+        enforce_retention_duration=False,
+        full=True,
     )
     before = time.time_ns() - max(hours, VACUUM_HOURS) * 3_600 * 10**9
     left = [path for path, written in target.storage.travelling().items() if written < before]
+    every = sorted([*found, *left])
     if not dry_run:
-        target.storage.discard(left)
-    return sorted([*found, *left])
+        if spark is None:
+            target.storage.discard(left)
+        else:
+            _discard_there(target.storage, every, spark)
+    return every
+
+
+def _discard_there(storage: Storage, paths: list[str], spark: "SparkSession") -> None:
+    """Let Spark's workers delete files."""
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            storage.discard(batch.column(0).to_pylist())
+            yield batch
+
+    if paths:
+        tasks = spark.createDataFrame([(path,) for path in paths], "path string")
+        collected(tasks.mapInArrow(work, "path string"), storage.failed)

@@ -190,6 +190,11 @@ class Archive:
         """Give the files of this snapshot with their statistics, a row each."""
         return pa.table(self.table.get_add_actions(flatten=True))
 
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of this snapshot's files."""
+        return sum(self.files()["size_bytes"].to_pylist())
+
     def last_batch(self, application: str) -> int | None:
         """Give the number of the last batch that this application committed."""
         found = self.table.transaction_version(application)

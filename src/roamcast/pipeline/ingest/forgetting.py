@@ -9,7 +9,7 @@ well (decision 0188).
 from collections.abc import Iterable
 from pathlib import Path
 from secrets import token_bytes
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -18,6 +18,11 @@ from roamcast.pipeline.archive.retention import Erased, erase
 from roamcast.pipeline.ingest.state import opened, private_folder
 from roamcast.pipeline.ingest.trusted import archived_vids, forget_person, register_of
 from roamcast.pipeline.spark.progress import QUIET, Bar
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from roamcast.pipeline.archive.care import Workers
 
 
 class ErasingNode(Protocol):
@@ -44,15 +49,16 @@ def forget_departed(
     person: str | None = None,
     private: Path | None = None,
     *,
+    spark: "SparkSession | Workers | None" = None,
     progress: Bar = QUIET,
 ) -> Forgotten:
     """Erase a person at the trusted node, then all contexts of those who are gone from it."""
     entries = None if person is None else client.erase(person)
-    columns = archived_vids(archive)
+    columns = archived_vids(archive, spark)
     gone = client.departed(vid for column in columns for vid in column.to_pylist())
     # The register of an ingest first: after the archive's rows nothing would name them any more.
     deleted = _forget_private(archive, private, gone, person)
-    return Forgotten(entries, deleted, erase(archive, gone, progress=progress))
+    return Forgotten(entries, deleted, erase(archive, gone, spark, progress))
 
 
 def _forget_private(

@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
@@ -25,10 +26,15 @@ from roamcast.identity.key_store import KeyStore
 from roamcast.identity.keys import RandomBytes, TrustedKeys, save_keys
 from roamcast.identity.pseudonyms import HANDLE, REGISTER, resolve, vids_of
 from roamcast.identity.sealing import agent_secrets
+from roamcast.pipeline.archive.care import Workers
 from roamcast.pipeline.archive.table import Archive
 from roamcast.pipeline.ingest import rows
 from roamcast.pipeline.ingest.layers import GROUP_ROWS
 from roamcast.pipeline.ingest.state import IngestState
+from roamcast.pipeline.spark.errors import collected
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 class Epochs(msgspec.Struct, frozen=True):
@@ -69,6 +75,9 @@ def _save(state: IngestState, keys: TrustedKeys) -> Epochs:
 
 
 CHUNK_ROWS = 1_000_000
+BROUGHT_ROWS = 10_000_000
+"""About how many vids Spark brings here at a time."""
+
 _ESCAPED = re.compile(r'(?:\\u[0-9a-fA-F]{4})+|\\["\\/bfnrt]')
 
 
@@ -88,18 +97,28 @@ def people_behind(state: IngestState, vids: pa.Array) -> pa.Array:
     return resolve(vids, state.keys, register_of(state))
 
 
-def vids_of_person(state: IngestState, person: str) -> list[str]:
-    """List a person's vids in the archive, reading its vids once, a million at a time."""
+def vids_of_person(
+    state: IngestState, person: str, spark: "SparkSession | Workers | None" = None
+) -> list[str]:
+    """List a person's vids in the archive, reading its vids once, a million at a time.
+
+    Workers of Spark read the vids; keys and register stay here.
+    """
     register = register_of(state)
     if not pc.any(pc.equal(register["person"], person)).as_py():
         raise InputError("the register knows no such person")
     found: list[str] = []
-    for column in archived_vids(state.archive):
+    for column in archived_vids(state.archive, spark):
         found += vids_of(person, column, state.keys, register).to_pylist()
     return sorted(found)
 
 
-def give_seeds(state: IngestState, person: str, store: KeyStore) -> int:
+def give_seeds(
+    state: IngestState,
+    person: str,
+    store: KeyStore,
+    spark: "SparkSession | Workers | None" = None,
+) -> int:
     """Give a person the keys of their vids in the archive; give how many vids these are.
 
     They open mail that came to what sensors saw; nothing of anybody else's (decision 0221).
@@ -107,7 +126,7 @@ def give_seeds(state: IngestState, person: str, store: KeyStore) -> int:
     secret = state.sealing_secret
     if not secret:
         raise InputError("this ingest holds no keys: it has no trusted node that takes mail")
-    vids = vids_of_person(state, person)
+    vids = vids_of_person(state, person, spark)
     store.add_held(vids, [agent_secrets(secret, vid) for vid in vids], "seen by sensors")
     return len(vids)
 
@@ -128,13 +147,32 @@ def forget_person(state: IngestState, person: str) -> int:
     return sum(_delete(folder, person) for folder in (*letters, *kinds))
 
 
-def archived_vids(archive: str | Path) -> Iterator[pa.Array]:
-    """Read all vids of an archive, a million at a time."""
+def archived_vids(
+    archive: str | Path, spark: "SparkSession | Workers | None" = None
+) -> Iterator[pa.Array]:
+    """Read all vids of an archive, a million at a time; those that Spark reads come once each."""
     opened = Archive.open(archive)
+    workers = Workers.of(spark)
+    if workers is not None and opened.size_bytes >= workers.bytes_min:
+        yield from _read_by_spark(opened, workers.spark)
+        return
     for path in opened.files()["path"].to_pylist():
         with opened.storage.open(path) as source:
             for batch in pq.ParquetFile(source).iter_batches(CHUNK_ROWS, columns=["vid"]):
                 yield batch.column(0)
+
+
+def _read_by_spark(archive: Archive, spark: "SparkSession") -> Iterator[pa.Array]:
+    """Let Spark's workers read the vids and drop repeated ones; bring them here in parts."""
+    from pyspark.sql import functions as f
+
+    from roamcast.pipeline.analysis.reading import contexts
+
+    vids = contexts(spark, archive.storage.uri, columns=["vid"]).distinct()
+    parts = -(-sum(archive.files()["num_records"].to_pylist()) // BROUGHT_ROWS)
+    for part in range(parts):
+        mine = vids.where(f.pmod(f.xxhash64("vid"), f.lit(parts)) == part)
+        yield collected(mine, archive.storage.failed)["vid"].combine_chunks()
 
 
 def _delete(folder: Path, person: str) -> int:
