@@ -270,7 +270,9 @@ class Trial(Journal):
             at = START_US + 1_000_000
             while at < self._end_us:
                 at += int(self._draw.expovariate(1 / every_us))
-                call(at, partial(self._publish, walk, self._draw.choice(nodes)))
+                node = self._draw.choice(nodes)
+                if at < self._end_us:  # a later one might not arrive before the run is over
+                    call(at, partial(self._publish, walk, node))
         for at in range(START_US, self._end_us, self._sample_us):
             call(at, self._sample)
         self.world.kernel.run(self._end_us + 10_000_000, 100_000_000)
