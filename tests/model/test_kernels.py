@@ -10,7 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from roamcast.model.kernels import STAMP, count_bits, forget_stale, kernel, lowest_bit
+from roamcast.model import kernels
+from roamcast.model.kernels import (
+    FOLDERS,
+    STAMP,
+    count_bits,
+    forget_stale,
+    kernel,
+    lowest_bit,
+)
 
 pytestmark = pytest.mark.process
 
@@ -92,6 +100,32 @@ def test_bits_are_counted_without_turning_into_floats() -> None:
     total, lowest = _bits(words)
     assert (total, lowest) == (0 + 1 + 2 + 64, 64 + 0 + 1 + 0)
     assert isinstance(total, int)
+
+
+def test_a_change_beside_any_kernel_makes_all_of_them_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Machine code of two times of compiling crashed a service that loaded both."""
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "module.py").write_text("")
+    monkeypatch.setattr(kernels, "FOLDERS", (str(tmp_path / "one"), str(tmp_path / "other")))
+    place, compiled = tmp_path / "one" / "__pycache__", tmp_path / "one" / "__pycache__" / "f.nbi"
+    for source in ("", "x = 1"):
+        (tmp_path / "other" / "module.py").write_text(source)
+        kernels._digest_of_all.cache_clear()
+        forget_stale(tmp_path / "one", place)
+        assert not compiled.exists()
+        compiled.write_text("")
+        forget_stale(tmp_path / "one", place)
+        assert compiled.exists(), "nothing has changed"
+    kernels._digest_of_all.cache_clear()
+
+
+def test_every_folder_with_kernels_is_named() -> None:
+    package = Path(__file__).parents[2] / "src" / "roamcast"
+    using = (path for path in package.rglob("*.py") if "model.kernels import" in path.read_text())
+    assert {path.parent.relative_to(package).as_posix() for path in using} == {*FOLDERS}
 
 
 def test_nothing_is_compiled_any_other_way() -> None:

@@ -4,13 +4,15 @@
 NUMBA_CACHE_DIR, or in the user's cache if the source's folder is read-only. Numba checks only the
 function's own module before it uses that cache, although the code of the functions it calls, and
 the constants it names, are compiled in. After an update of one module of a package a search would
-read pages in another layout than the insertion wrote, and miss matches. So a cache is deleted,
-wherever Numba keeps it, as soon as any module of the source's folder, or this one, has changed
-(decision 0005).
+read pages in another layout than the insertion wrote, and miss matches. And machine code of two
+times of compiling has names in common for things that differ: loaded together, it crashed a
+service. So every cache is deleted, wherever Numba keeps it, as soon as any module of a folder with
+kernels, or this one, has changed (decision 0005).
 """
 
 import os
 from collections.abc import Callable
+from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -21,6 +23,12 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 STAMP = "kernels.stamp"
+FOLDERS = (
+    "identity", "matching", "matching/live", "pipeline/analysis", "pipeline/lookup", "placement",
+    "sim/hops", "sim/topology",
+)  # fmt: skip
+"""Where there are kernels."""
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 _checked: set[Path] = set()
 
@@ -39,26 +47,26 @@ def _compiled(function: Function, *, inline: bool) -> Function:
     later: Any = njit(cache=True, nogil=True, boundscheck=False, forceinline=inline)
     made: Any = later(function)
     # Only Numba knows where it caches; outside the source's folder each module has its own place.
-    cache = Path(made.stats.cache_path)
-    if cache not in _checked:
-        _checked.add(cache)
-        forget_stale(Path(function.__code__.co_filename).parent, cache)
+    cached = Path(made.stats.cache_path)
+    if cached not in _checked:
+        _checked.add(cached)
+        forget_stale(Path(function.__code__.co_filename).parent, cached)
     return cast("Function", made)
 
 
-def forget_stale(folder: Path, cache: Path) -> None:
-    """Delete the code cached for a folder if one of its modules, or this one, has changed."""
+def forget_stale(folder: Path, place: Path) -> None:
+    """Delete the code cached for a folder if a module beside some kernel has changed."""
     if not folder.is_dir():
         return
     try:
         digest = _digest(folder)
-        stamp = cache / STAMP
+        stamp = place / STAMP
         if stamp.exists() and stamp.read_text(encoding="ascii") == digest:
             return
-        cache.mkdir(parents=True, exist_ok=True)
-        for cached in cache.glob("*.nb[ci]"):
+        place.mkdir(parents=True, exist_ok=True)
+        for cached in place.glob("*.nb[ci]"):
             cached.unlink(missing_ok=True)
-        written = cache / f"{STAMP}.{os.getpid()}"
+        written = place / f"{STAMP}.{os.getpid()}"
         written.write_text(digest, encoding="ascii")
         written.replace(stamp)
     except OSError:
@@ -66,10 +74,22 @@ def forget_stale(folder: Path, cache: Path) -> None:
 
 
 def _digest(folder: Path) -> str:
+    digest = _digest_of_all().copy()
+    _add_modules(digest, folder)
+    return digest.hexdigest()
+
+
+@cache
+def _digest_of_all() -> blake2b:
     digest = blake2b(Path(__file__).read_bytes(), digest_size=16)
+    for name in FOLDERS:
+        _add_modules(digest, Path(__file__).parents[1] / name)
+    return digest
+
+
+def _add_modules(digest: blake2b, folder: Path) -> None:
     for path in sorted(folder.glob("*.py")):
         digest.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()
 
 
 def _lowest_bit(_context: Any, word: Any) -> Any:
