@@ -281,7 +281,7 @@ def test_a_question_is_a_command_with_a_file_and_a_picture(
     command: Callable[..., str], archive: str, tmp_path: Path
 ) -> None:
     table, picture = tmp_path / "occupancy.csv", tmp_path / "occupancy.png"
-    words = ["pipeline", "occupancy", "--archive", archive, "--level", "2", "--k", "3"]
+    words = ["pipeline", "occupancy", "--archive", archive, "--level", "1", "--k", "3"]
     told = command(*words, "--out", table, "--plot", picture).splitlines()
     assert [line.rpartition(" ")[2] for line in told] == [str(table), str(picture)]
     counts = csv.read_csv(table)

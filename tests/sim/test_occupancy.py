@@ -29,7 +29,8 @@ Name = tuple[str, str]
 
 UNTOLD: Final[dict[str, tuple[str, ...]]] = {
     "tables that are made once": (
-        "Broker._by_carried", "Broker._by_input", "Broker._by_message", "Broker._special",
+        "Broker._asked", "Broker._by_carried", "Broker._by_input", "Broker._by_message",
+        "Broker._clocks", "Broker._special",
         "Broker._timed", "Broker.parts", "MapServer._handlers", "RelayServer._handlers",
         "TimerTable._handlers", "MapContexts.publishers", "Past.followers",
     ),

@@ -248,7 +248,7 @@ FIRST = {
     "attachment": 6,
     "credential": 9,
     "hasty mark": 11,
-    "unproven": 25,
+    "unproven": 64,
     "buffer": 2,
     "start": 105,
     "silent gap": 0,
