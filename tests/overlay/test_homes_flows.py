@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from roamcast.errors import ModulatorError
 from roamcast.model.contexts import Context
 from roamcast.model.events import Failed
 from roamcast.overlay.flows.cursor import ConsumerCursor
@@ -29,6 +30,7 @@ from roamcast.overlay.homes.managers import HomeSettings
 from roamcast.overlay.homes.records import PREFIX
 from roamcast.overlay.homes.relocation import Relocation
 from roamcast.overlay.homes.trail import HomeTrail
+from roamcast.overlay.homes.working import BARRED_MAX
 from roamcast.overlay.modulators.events import (
     EndModulation,
     Modulate,
@@ -272,6 +274,17 @@ def test_a_module_that_was_stopped_may_not_begin_again_at_once():
     assert not any(isinstance(one, Failed) for one in attach("third", "somebody else"))
     net.run(HOMES.barred_us)
     assert not any(isinstance(one, Failed) for one in attach("second", "mallory"))
+
+
+def test_modules_that_were_stopped_are_remembered_within_a_bound():
+    serving = line().nodes["a"].overlay.serving
+    for number in range(BARRED_MAX + 1):
+        assert serving.occupancy()["modules barred"] == (number, BARRED_MAX)
+        serving._bar("mallory", f"{number:064}", "out of fuel", 0)
+    assert serving.occupancy()["modules barred"] == (BARRED_MAX, BARRED_MAX)
+    serving._check_barred("mallory", (Code(f"{0:064}"),), 1)  # the oldest is forgotten
+    with pytest.raises(ModulatorError, match="in 10 s"):
+        serving._check_barred("mallory", (Code(f"{1:064}"),), 1)
 
 
 def test_a_home_that_crashes_goes_on_exactly():
