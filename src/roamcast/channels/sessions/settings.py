@@ -8,9 +8,9 @@ class HubSettings(msgspec.Struct, frozen=True):
 
     sessions_max: int = 20_000
     subscriptions_per_session_max: int = 1_000
-    page_features_max: int = 250
+    page_features_max: int = 100
     """Of the current set so many come in the reply; the rest follows as the session takes it."""
-    frame_events_max: int = 250
+    frame_events_max: int = 64
     """Also as many as one session that is served alone gets before others have their turn."""
     event_cost_us: int = 40
     """More for such a session waits so long for each event: about twice what encoding one takes."""

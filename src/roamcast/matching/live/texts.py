@@ -465,3 +465,15 @@ class Texts:
         numbers = np.array([self.numbers[text] for text in block], np.int64)
         step = (end - base) // (len(block) + 1)
         self.labels[numbers] = base + step * np.arange(1, len(block) + 1, dtype=np.int64)
+
+    @classmethod
+    def warm_up(cls) -> None:
+        """Load the compiled code of tables as large as only many texts make them."""
+        texts = cls()
+        texts.take("word")
+        while texts.blocks is None:
+            texts._grow()
+        texts.take("other")
+        texts.liking("%ord%", np.empty(1, np.int64))
+        mark_anew(texts.data, texts.spans, 0, texts.blocks)
+        texts._compact()
