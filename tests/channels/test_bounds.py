@@ -66,6 +66,20 @@ def test_ledgers_of_closed_sessions_are_forgotten_at_the_bound_and_open_ones_are
         desk.open("e")
 
 
+def test_between_inputs_nothing_waits_at_the_map_server() -> None:
+    desk = Desk()
+    desk.open("s")
+    for step in (
+        lambda: desk.keep("p", "lab"),
+        lambda: desk.watch("s", LAB),
+        lambda: desk.unwatch("s"),
+    ):
+        step()
+        held = desk.broker._server.occupancy()
+        waiting = [held[what] for what in ("effects", "dirty clients", "slow clients")]
+        assert waiting == [(0, 0)] * 3
+
+
 def test_a_session_that_comes_back_counts_on_where_it_ended() -> None:
     desk = Desk(HubSettings(sessions_max=2))
     desk.open("a")

@@ -1,6 +1,7 @@
 """Sessions in the server's process: each ends with the true view, slow or limited or late."""
 
 import random
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -58,6 +59,19 @@ def test_what_changes_while_a_frame_waits_is_coalesced() -> None:
     desk.run(SECOND)
     assert desk.sees("s") == {"p": "hq/99"}
     assert len(reader.frames) - before <= 3
+
+
+def test_frames_of_a_query_leave_the_rarer_the_more_sessions_share_them() -> None:
+    desk = Desk(HubSettings(frame_cost_us=1_000))
+    for number in range(3):
+        desk.open(f"s{number}")
+        desk.watch(f"s{number}", "within(place, 'hq')")
+    start = desk.now
+    for number in range(100):
+        desk.keep("p", f"hq/{number}")
+        desk.run(100)
+    times = [now for now, _ in desk.readers["s0"].frames if now > start]
+    assert [after - before for before, after in pairwise(times)] == [3_000] * 3
 
 
 def test_a_slow_session_gets_the_latest_states_and_nobody_else_waits() -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from roamcast.channels.client.copy import Appeared, Left
 from roamcast.channels.client.watching import Overtaken
+from roamcast.channels.failover import merging
 from roamcast.channels.failover.epochs import epoch_at
 from roamcast.channels.failover.merging import SteppedDown
 from roamcast.channels.failover.messages import (
@@ -18,10 +19,10 @@ from roamcast.channels.failover.messages import (
 )
 from roamcast.channels.server.desk import Policy, Public
 from roamcast.channels.server.map_server import MapServer
-from roamcast.channels.server.messages import ServerHere
+from roamcast.channels.server.messages import Hello, Request, ServerHere
 from roamcast.channels.server.removals import Removal, Removed
 from roamcast.channels.server.settings import MapSettings
-from roamcast.model.addresses import Replica
+from roamcast.model.addresses import Client, Replica
 from roamcast.model.contexts import Context, body_of
 from roamcast.model.machine import Effect, Received, Send
 from roamcast.model.records import Drop
@@ -282,6 +283,21 @@ def test_a_large_map_goes_over_in_pages_within_the_bound_and_a_lost_page_is_repe
     assert 100 / len(page.items) <= count <= 100
 
 
+def test_a_page_of_a_map_has_as_many_items_as_a_message_may(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(merging, "ITEMS_MAX", 3)
+    old = make("s0", OLD)
+    for number in range(7):
+        write(old, (0, f"vid-{number}", 1, "a", True))
+    found = pages(say(old, "s1", ServerHere(NEW, 0), 1))
+    sizes = []
+    while found:
+        sizes.append(len(found[0].items))
+        found = pages(say(old, "s1", HandOverTaken(OLD, found[0].number), 1))
+    assert sizes == [3, 3, 1]
+
+
 def test_a_server_that_steps_down_gives_up_when_nobody_takes_its_map() -> None:
     old = make("s0", OLD)
     write(old, (0, "x", 1, "a", True))
@@ -323,6 +339,27 @@ def test_a_full_map_says_what_it_could_not_take() -> None:
     assert list(new.map.contexts) == ["x"]
     assert [one.message for one in effects if isinstance(one, Drop)] == ["map.handover"]
     assert Send(Replica("s0"), HandOverTaken(OLD, 1)) in effects
+
+
+def test_what_is_no_context_is_not_taken_and_the_reason_is_not_long() -> None:
+    new = make("s1", NEW)
+    wrong = Context("x", "l//" + "\u200b" * 300, None, {}, 0)
+    (drop,) = [
+        one
+        for one in say(new, "s0", HandOver(OLD, 1, (HandedContext(body_of(wrong), 1, "a"),)), 1)
+        if isinstance(one, Drop)
+    ]
+    assert len(drop.reason) == 200
+    assert len(new.map) == 0
+
+
+def test_a_map_that_comes_over_tells_only_who_publishes_the_object_here() -> None:
+    new = make("s1", NEW)
+    say(new, "a", Request(NEW, 1, 1, (Hello(),)), 1)
+    write(new, (1, "x", 1, "b", True))
+    effects = say(new, "s0", HandOver(OLD, 1, (HandedContext(body_of(context("x")), 2, "a"),)), 2)
+    assert new.map.contexts["x"].owner == "a"
+    assert [one for one in effects if isinstance(one, Send) and one.to == Client("a")] == []
 
 
 def test_cancelled_objects_are_remembered_for_their_time_and_up_to_the_bound() -> None:

@@ -191,6 +191,19 @@ def test_messages_hold_so_many_events_and_what_waits_is_bounded() -> None:
     assert desk.view == desk.right()
 
 
+@pytest.mark.parametrize(("spare", "most"), [(0, 1), (1, 2)])
+def test_a_message_that_has_its_bytes_takes_no_further_event(spare: int, most: int) -> None:
+    plain = HookDesk()
+    plain.keep("p1", "hq/1")
+    plain.hook()
+    (_, message), *_ = plain.posts
+    desk = HookDesk(bytes_max=len(message.body) - len("[]") + spare)
+    desk.keep("p1", "hq/1")
+    desk.keep("p2", "hq/1")
+    desk.hook()
+    assert len(msgspec.json.decode(desk.posts[0][1].body)) == most
+
+
 def test_rules_hold_for_webhooks_also_when_they_name_their_owner() -> None:
     desk = HookDesk()
     desk.keep("a", "hq/1", "bob")

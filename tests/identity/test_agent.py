@@ -50,6 +50,12 @@ def test_a_person_never_seen_has_no_time_no_place_and_no_point() -> None:
     assert state.tolist() == right.tolist()
 
 
+def test_who_is_seen_is_marked_as_the_ingestion_looks_for_it() -> None:
+    agent = UserAgent("ann", AgentSettings())
+    agent.receive(Sighting("ann", "wifi", S, "hq/1"), S)
+    assert agent._state[core.OPEN] == 1
+
+
 def run_scan(rows: list[Sighting], chosen: AgentSettings) -> list[tuple[str, Any]]:
     """The same through one columnar scan; keys are numbered as an Arrow dictionary would."""
     people = sorted({row.person for row in rows})

@@ -75,6 +75,10 @@ def test_a_receipt_holds_for_its_own_cast_vid_and_sender_alone() -> None:
         ),
         (f"within(place, 'hq/3') AND contains(time, {TIMES})", "15:00 and 2026-11-10 17:00 UTC"),
         (f"within(place, 'hq/3') AND before(time, {TIMES})", "at or before 2026-11-10 14:59 UTC"),
+        (
+            f"within(place, 'hq/3') AND NOT after(time, {TIMES})",
+            "at or before 2026-11-10 17:00 UTC",
+        ),
         (f"within(place, 'hq/3') AND after(time, {TIMES})", "at or after 2026-11-10 17:00 UTC"),
         ("within(place, 'hq/3')", "was within hq/3 (filter:"),
         ("within(place, 'a') OR within(place, 'b')", "was within a or b (filter:"),

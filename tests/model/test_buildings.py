@@ -20,7 +20,7 @@ from roamcast.model.places import Places
 from roamcast.model.places_geojson import from_geojson, to_geojson
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def lab() -> Places:
     return Places(building("lab", 3))
 

@@ -18,10 +18,12 @@ from roamcast.model.contexts import (
     PATH_LENGTH_MAX,
     VID_LENGTH_MAX,
     Context,
+    FeatureInput,
     check,
     decode,
     encode,
     from_feature,
+    to_context,
     to_feature,
 )
 from roamcast.model.kinds import INTEGER_MAX, TEXT_LENGTH_MAX
@@ -64,6 +66,16 @@ def test_a_feature_is_geojson() -> None:
             "t_d": "1970-01-01T00:00:01.500000Z",
         },
     }
+
+
+def test_a_published_feature_says_when_it_began_or_begins_now() -> None:
+    began = FeatureInput("Feature", None, {"t_r": "1970-01-01T00:00:05Z"}, "v")
+    assert to_context(began, 9_000_000, ahead_us_max=0).t_r == 5_000_000
+    for unsaid in ({}, {"t_r": None}):
+        given = FeatureInput("Feature", None, unsaid, "v")
+        assert to_context(given, 9_000_000, ahead_us_max=0).t_r == 9_000_000
+    with pytest.raises(ContextError, match="t_r lies in the future"):
+        to_context(began, 4_000_000, ahead_us_max=999_999)
 
 
 def test_a_null_attribute_is_a_missing_one_and_t_d_may_be_left_out() -> None:

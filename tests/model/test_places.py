@@ -41,6 +41,14 @@ def test_geojson_comes_out_as_it_went_in(document: dict[str, Any]) -> None:
     assert read_places(write_places(places)) == places
 
 
+def test_two_hierarchies_are_equal_if_all_that_they_hold_is() -> None:
+    one = [Place("a", "room")]
+    assert Places(one, members={"name": "hq"}) == Places(one, members={"name": "hq"})
+    assert Places(one, members={"name": "hq"}) != Places(one)
+    assert Places(one) != Places([Place("a", "office")])
+    assert Places(one) != one
+
+
 def test_altitudes_and_multipolygons_survive_and_answer() -> None:
     two = {
         "type": "MultiPolygon",

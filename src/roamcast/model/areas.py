@@ -117,8 +117,6 @@ def area_of(wanted: Filter) -> Area:
 
 def _patch(conjunction: Conjunction) -> Patch | None:
     starts, ends = lifetime(conjunction)
-    if not starts or not ends:
-        return None
     edges: Edges | None = None
     places: tuple[str, ...] | None = None
     for atom in conjunction:

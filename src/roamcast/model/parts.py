@@ -15,7 +15,7 @@ router delivers it to them in their order, before the driver sees what else happ
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Any, ClassVar, Final, Generic, TypeVar
@@ -92,16 +92,6 @@ class Timers(Generic[Key]):
     def clear(self) -> None:
         """Fire nothing."""
         self.times.clear()
-
-    def in_order(self, keys: Collection[Key]) -> list[tuple[Key, int]]:
-        """Give those of these keys that are set and their times, in the order of firing."""
-        found = [
-            entry
-            for entry in self._heap
-            if entry[2] in keys and self.times.get(entry[2]) == entry[0]
-        ]
-        found.sort(key=lambda entry: entry[:2])
-        return list(dict.fromkeys((key, time) for time, _, key in found))
 
     def deadline(self) -> int | None:
         """Give the earliest time; timers that were moved or cancelled are discarded here."""

@@ -38,6 +38,7 @@ from roamcast.identity.trusted.reach import (
     PAST_S_MAX,
     QUIET_MAX,
     Reach,
+    quiet_until,
 )
 from roamcast.identity.trusted.register import EnrolPerson, ErasePerson, ErasureDone, SetReach
 from roamcast.identity.trusted.settings import PARCELS_MAX, SEALED_BYTES_MAX
@@ -298,6 +299,17 @@ def test_reach_rules_beyond_a_bound_change_nothing(reach: Reach) -> None:
     assert scene.node.reach_of("ada") == Reach()
 
 
+def test_who_never_came_has_rules_that_forbid_nothing() -> None:
+    assert Scene().node.reach_of("ada") == Reach()
+
+
+def test_quiet_hours_that_touch_at_midnight_end_with_the_last() -> None:
+    night = Reach(quiet=(Hours(start_min=1_380), Hours(end_min=60)))
+    assert quiet_until(night, 1_379 * _MINUTE) is None
+    assert quiet_until(night, 1_380 * _MINUTE) == 1_500 * _MINUTE
+    assert quiet_until(night, 1_440 * _MINUTE) == 1_500 * _MINUTE
+
+
 def test_reach_rules_at_their_bounds_are_taken() -> None:
     scene = Scene()
     scene.vids("ada")
@@ -484,6 +496,16 @@ def test_what_was_seen_is_bounded_and_never_forgotten_too_early() -> None:
     scene.wait(14_999_999)
     late = scene.give(Deposit, "c1", "ann", "text", expires, 0, (SealedParcel(vid, b""),))
     assert isinstance(refusal(late), InputError)
+    assert counts(scene.deposit("c2", vid)) == (0, 0, 0, 1)
+    scene.wait(1)
+    assert counts(scene.deposit("c2", vid)) == (1, 0, 0, 0)
+
+
+def test_a_short_cast_counts_as_seen_for_as_long_as_some_node_keeps_its_mail() -> None:
+    scene = Scene(replace(SETTINGS, seen_max=1, grace_us=5_000_000, mail_us=20_000_000))
+    (vid, *_) = scene.vids("ada")
+    scene.deposit("c1", vid)
+    scene.wait(24_999_999)
     assert counts(scene.deposit("c2", vid)) == (0, 0, 0, 1)
     scene.wait(1)
     assert counts(scene.deposit("c2", vid)) == (1, 0, 0, 0)

@@ -86,7 +86,8 @@ class _Change(msgspec.Struct, frozen=True):
     ticket: int
     subject: str
     after: RegisterRow | None
-    deleted: int = 0
+    keys: Sequence[str] = ()
+    """What else is deleted."""
 
 
 class Register(Part):
@@ -186,16 +187,14 @@ class Register(Part):
                 handle = self.person(subject).handle
                 keys = self._keys_of(handle)
                 gone = (GONE_PREFIX + handle.hex(), msgspec.msgpack.encode(now))
-                return self._write(_Change(ticket, subject, None, len(keys)), keys, gone)
+                return self._write(_Change(ticket, subject, None, keys), gone)
 
-    def _write(
-        self, change: _Change, keys: Sequence[str] = (), *also: tuple[str, bytes]
-    ) -> list[Effect]:
+    def _write(self, change: _Change, *also: tuple[str, bytes]) -> list[Effect]:
         self._token += 1
         self._pending[self._token] = change
         self._changing[change.subject] = self._token
         value = None if change.after is None else msgspec.msgpack.encode(change.after)
-        gone = ((key, None) for key in keys)
+        gone = ((key, None) for key in change.keys)
         return [Store(self._token, ((PREFIX + change.subject, value), *gone, *also))]
 
     def _settled(self, token: int) -> _Change:
@@ -208,8 +207,8 @@ class Register(Part):
         self._set(change.subject, after)
         if after is None:
             assert before is not None
-            done = ErasureDone(change.ticket, change.deleted)
-            return [PersonErased(before.handle), done, TrustStep("erased", change.deleted)]
+            done = ErasureDone(change.ticket, len(change.keys))
+            return [PersonErased(before.handle), done, TrustStep("erased", done.deleted)]
         answer = Acknowledged(change.ticket, fresh=before is None)
         if before is None:
             return [answer, TrustStep("enrolled", 1)]

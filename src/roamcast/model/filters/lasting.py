@@ -151,8 +151,6 @@ def expiration(wanted: Filter) -> Expiration:
 
 def _waiting(conjunction: Conjunction) -> Waiting:
     starts, ends = lifetime(conjunction)
-    if not starts or not ends:
-        return Waiting(-FOREVER, -FOREVER, sets.EMPTY)
     last_start = _integer(starts[-1].high)
     last_end = _integer(ends[-1].high)
     if last_end is not None:  # decided by the context's end at the latest
@@ -174,7 +172,10 @@ def relates_time(normal: Normal) -> bool:
 
 
 def lifetime(conjunction: Conjunction) -> tuple[Intervals, Intervals]:
-    """Return the sets of t_r and t_d that a conjunction allows, ignoring `relates_time` atoms."""
+    """Return the sets of t_r and t_d that a conjunction allows, ignoring `relates_time` atoms.
+
+    Neither is empty: a filter's conjunctions do not contradict themselves.
+    """
     found = {T_R: sets.FULL, T_D: sets.FULL}
     for atom in conjunction:
         if isinstance(atom, Values) and atom.property in found:

@@ -31,7 +31,11 @@ _KEYWORDS = {
 
 
 Written = tuple[str, int]
-"""A text and its precedence: 3 a term, 2 a conjunction, 1 a disjunction."""
+"""A text and how tightly it binds."""
+
+EITHER: Final = 1
+BOTH: Final = 2
+TERM: Final = 3
 
 WRITTEN_BYTES_MAX: Final = 8 << 20
 """Bytes of texts that are remembered: a form is written once for every level above it."""
@@ -55,21 +59,21 @@ def _written(normal: Normal) -> Written:
 def _write(normal: Normal) -> Written:
     match normal:
         case All(()):
-            return "true", 3
+            return "true", TERM
         case Any(()):
-            return "false", 3
+            return "false", TERM
         case All(parts):
-            return " AND ".join(_inside(_written(part), 2) for part in parts), 2
+            return " AND ".join(_inside(_written(part), BOTH) for part in parts), BOTH
         case Any(parts):
-            return " OR ".join(_inside(_written(part), 1) for part in parts), 1
+            return " OR ".join(_inside(_written(part), EITHER) for part in parts), EITHER
         case Presence(name, present):
-            return f"{name_text(name)} IS {'NOT ' if present else ''}NULL", 3
+            return f"{name_text(name)} IS {'NOT ' if present else ''}NULL", TERM
         case Box(west, south, east, north):
             numbers = ",".join(map(shapes.plain, (west, south, east, north)))
-            return f"S_INTERSECTS(geometry, BBOX({numbers}))", 3
+            return f"S_INTERSECTS(geometry, BBOX({numbers}))", TERM
         case Residual(expression, wanted):
             text = expression_text(expression)
-            return (text if wanted else f"NOT ({text})"), 3
+            return (text if wanted else f"NOT ({text})"), TERM
         case Values():
             return _values(normal)
 
@@ -84,37 +88,37 @@ def _values(atom: Values) -> Written:
     name, kind, intervals = name_text(atom.property), atom.kind, atom.intervals
     if atom.property in (T_R, T_D):
         stretches = [_lifetime(atom.property, interval) for interval in intervals]
-        return " OR ".join(stretches), 1 if len(stretches) > 1 else 3
+        return " OR ".join(stretches), EITHER if len(stretches) > 1 else TERM
     if atom.property == "place":
         path = _place_of(atom)
         if path is not None:
-            return f"within(place, {quoted(path)})", 3
+            return f"within(place, {quoted(path)})", TERM
     if intervals == FULL:  # any value of this kind; CQL2 has no shorter form
         zero = literal(0, kind)
-        return f"{name} <= {zero} OR {name} >= {zero}", 1
+        return f"{name} <= {zero} OR {name} >= {zero}", EITHER
     points = [i.low for i in intervals if i.low is not None and i.low == i.high]
     parts: list[Written] = []
     if len(points) == 1:
-        parts.append((f"{name} = {literal(points[0], kind)}", 3))
+        parts.append((f"{name} = {literal(points[0], kind)}", TERM))
     elif points:
         listed = ", ".join(literal(value, kind) for value in points)
-        parts.append((f"{name} IN ({listed})", 3))
+        parts.append((f"{name} IN ({listed})", TERM))
     parts += [_range(name, kind, i) for i in intervals if i.low is None or i.low != i.high]
     if len(parts) == 1:
         return parts[0]
-    return " OR ".join(_inside(part, 1) for part in parts), 1
+    return " OR ".join(_inside(part, EITHER) for part in parts), EITHER
 
 
 def _range(name: str, kind: Kind, interval: Interval) -> Written:
     low, high = interval.low, interval.high
     if low is not None and high is not None and interval.low_closed and interval.high_closed:
-        return f"{name} BETWEEN {literal(low, kind)} AND {literal(high, kind)}", 3
+        return f"{name} BETWEEN {literal(low, kind)} AND {literal(high, kind)}", TERM
     parts = []
     if low is not None:
         parts.append(f"{name} {'>=' if interval.low_closed else '>'} {literal(low, kind)}")
     if high is not None:
         parts.append(f"{name} {'<=' if interval.high_closed else '<'} {literal(high, kind)}")
-    return " AND ".join(parts), 3 if len(parts) == 1 else 2
+    return " AND ".join(parts), TERM if len(parts) == 1 else BOTH
 
 
 def _lifetime(end: str, interval: Interval) -> str:
