@@ -13,6 +13,7 @@ from roamcast.model.filters import Filter
 from roamcast.overlay.tables import areas, digest_table, link_table
 from roamcast.overlay.tables.areas import Areas
 from roamcast.overlay.tables.hearing import TableBounds
+from roamcast.overlay.tables.sending import _pages
 from roamcast.overlay.tables.table import LINGER_US, Offer, TableEntry
 from tests.tables_net import Net
 
@@ -115,6 +116,26 @@ def test_a_removal_waits_for_the_confirmation_and_then_lingers() -> None:
     found.advance(1)
     found.settle()
     assert found.tables["b"].beyond(at("lab"), None) == []
+
+
+def test_the_word_on_an_earlier_version_does_not_confirm_this_one() -> None:
+    found = pair(1_000)
+    table = found.tables["a"]
+    found.settle()
+    earlier = table._links["b"].sending.version
+    table.put("x", at("lab"))
+    offer = table.offer("b")
+    assert offer is not None
+    table.confirmed("b", earlier)
+    assert not table.settled("b")
+    table.confirmed("b", offer.version)
+    assert table.settled("b")
+
+
+def test_a_page_is_filled_to_the_last_byte() -> None:
+    entries = {"a": b"123", "b": b"456"}
+    for page_bytes, pages in ((8, 1), (7, 2)):
+        assert len(_pages(1, True, entries, [], page_bytes)) == pages
 
 
 def test_after_a_reset_everything_is_offered_again_what_lingers_included() -> None:

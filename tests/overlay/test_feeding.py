@@ -254,6 +254,22 @@ def test_what_another_node_serves_is_refused_with_its_address() -> None:
     assert [one.node for one in node.feeding.nodes()] == ["a", "b", "c"]
 
 
+def test_a_place_is_at_the_node_itself_then_at_who_names_it_then_at_who_serves_all() -> None:
+    node = Node()
+    heard, told = node.feeding.directory, Directory()
+    heard.reset("b")
+    for entry in (NodeEntry("all"), NodeEntry("b", places=("campus",))):
+        told.put(entry.node, entry)
+    told.reset("a")
+    offer = told.offer("a")
+    assert offer is not None
+    assert node.feeding.node_at("hq") is None
+    heard.take("b", offer)
+    assert node.feeding.node_at("campus/b1/2") == "a"
+    assert node.feeding.node_at("campus/b2") == "b"
+    assert node.feeding.node_at("hq") == "all"
+
+
 def test_the_past_stays_where_it_was_when_the_nodes_places_change() -> None:
     """Trap 7."""
     node = Node()

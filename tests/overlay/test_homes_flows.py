@@ -15,6 +15,7 @@ from roamcast.overlay.flows.events import (
 )
 from roamcast.overlay.flows.settings import FlowSettings
 from roamcast.overlay.handoff.messages import Attachment
+from roamcast.overlay.homes.claims import HomeClaiming
 from roamcast.overlay.homes.events import (
     AttachModulated,
     ConfirmModulated,
@@ -27,6 +28,7 @@ from roamcast.overlay.homes.events import (
     ReportBrokers,
 )
 from roamcast.overlay.homes.managers import HomeSettings
+from roamcast.overlay.homes.messages import HomeGiven
 from roamcast.overlay.homes.records import PREFIX
 from roamcast.overlay.homes.relocation import Relocation
 from roamcast.overlay.homes.trail import HomeTrail
@@ -364,3 +366,46 @@ def test_a_state_on_its_way_elsewhere_is_awaited_by_the_home_that_sent_it():
     assert not mover.said
     assert len(mover.got) == len(set(mover.got)) == 10
     assert in_order(mover)
+
+
+def test_an_answer_that_names_another_node_counts_also_from_one_it_was_sent_to():
+    claim = HomeClaiming(
+        "m", "owner", Attachment(2, 1), Attachment(1, 1), state=True, until_us=1_000
+    )
+    claim.was_given("b")
+    claim.answered(HomeGiven("a", "b", "m", Attachment(2, 1), ""), "a")
+    assert [*claim.nodes] == ["b"]  # it knows nothing yet
+    claim.answered(HomeGiven("a", "b", "m", Attachment(2, 1), "c"), "a")
+    assert [*claim.nodes] == ["c"]
+
+
+def attached(net: Net, name: str) -> list:
+    before = len(net.out)
+    specs = (EveryNth(3),)
+    given = AttachModulated(1, name, "owner", Attachment(1, 1), "true", specs, Relocation())
+    net.give("a", given)
+    return [effect for _, effect in net.out[before:]]
+
+
+def test_whoever_begins_is_told_of_origins_by_flows_alone():
+    effects = attached(line(), "m")
+    assert any(isinstance(one, ModulatedAttached) for one in effects)
+    assert not any(isinstance(one, EventsStanding) for one in effects)
+
+
+def test_modulators_end_with_their_consumer():
+    net = line()
+    started = next(one for one in attached(net, "m") if isinstance(one, StartModulation))
+    ended = net.give("a", DetachModulated("m", Attachment(1, 1), True))
+    assert EndModulation(started.instance) in ended
+
+
+def test_a_lease_ends_though_another_consumer_went_at_that_moment():
+    net = line()
+    serving = net.nodes["a"].overlay.serving
+    for name in ("first", "second"):
+        attached(net, name)
+        net.give("a", DetachModulated(name, Attachment(1, 1)))
+        serving.timers.set(("store", name), net.now + HOMES.lease_us)
+    net.run(HOMES.lease_us + 1)
+    assert not serving.served

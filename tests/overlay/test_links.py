@@ -19,7 +19,9 @@ from roamcast.overlay.events import (
     Garbled,
     HangUp,
     NeighbourDown,
+    NeighbourFound,
     NeighbourFull,
+    NeighbourGone,
     NeighbourReady,
     NeighbourUp,
     RemoveNeighbour,
@@ -388,6 +390,17 @@ def test_neighbours_come_and_go_by_input_up_to_the_bound() -> None:
     assert "down: removed" in net.steps("a")
     net.run(SECOND)
     assert not net.nodes["a"].overlay.links.up()
+
+
+def test_only_a_neighbour_that_was_found_and_behaved_is_let_go() -> None:
+    net = Net(OneNode("a", beside("configured")))
+    for name in ("found", "unruly"):
+        net.give("a", NeighbourFound(name, NeighbourSettings(key_pair(name)[1])))
+    links = net.nodes["a"].overlay.links
+    links._neighbours["unruly"].shunned_until = 1
+    for name in ("stranger", "configured", "found", "unruly"):
+        net.give("a", NeighbourGone(name))
+    assert links.neighbours == ["configured", "unruly"]
 
 
 @given(st.binary(max_size=40), st.binary(max_size=80))

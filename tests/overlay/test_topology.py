@@ -185,6 +185,24 @@ def test_nodes_out_of_reach_and_dead_ends_are_forgotten() -> None:
     assert {*alone.topology.table.items} == {("m", "a"), ("a", "m")}
 
 
+def test_each_dead_end_is_forgotten_in_its_own_time() -> None:
+    alone = Alone(forget_us=1_000_000)
+    alone.link("a")
+    alone.learn(LinkItem("a", "first", 1, 5, False))
+    alone.wait()
+    alone.learn(LinkItem("a", "second", 1, 6, False))
+    alone.wait()
+    items = alone.topology.table.items
+    alone.wait(899_999)
+    assert ("a", "first") in items
+    alone.wait(1)
+    assert ("a", "first") not in items
+    alone.wait(99_999)
+    assert ("a", "second") in items
+    alone.wait(1)
+    assert {*items} == {("m", "a"), ("a", "m")}
+
+
 @pytest.mark.parametrize(
     "item", [LinkItem("x", "x", 1, 1, True), LinkItem("x", "y", 1, NUMBER_MAX + 1, True)]
 )

@@ -180,9 +180,9 @@ class Serving(ServingWork):
                 effects += self._go_on(served, now)
             elif what == "store":
                 effects += self._store(served)
-            elif what == "lease" and served.state is ServingState.AWAY:
+            elif what == "lease":  # it ends only while it is away
                 effects += self._drop(served, "lease")
-            elif what == "patience" and served.state is ServingState.ASKING:
+            elif served.state is ServingState.ASKING:  # with its patience
                 effects += self._begin_anew(served, TOO_LATE, now)
         return effects
 

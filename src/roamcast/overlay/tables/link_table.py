@@ -27,7 +27,8 @@ class TableLink(Generic[V]):
     def __init__(self, sending: Sending, hearing: Hearing[V]) -> None:
         self.sending = sending
         self.hearing = hearing
-        self.up = True
+        self.up: bool
+        """From its first reset on."""
 
 
 class LinkTable(ABC, Generic[V]):

@@ -245,5 +245,4 @@ class NodeTopology(Part):
                 del self._stale[ends]
                 self.table.forget(ends)
         if self._stale:
-            again = min(self._stale.values()) + self._settings.forget_us
-            self.timers.sooner("forget", max(again, now + 1))
+            self.timers.sooner("forget", min(self._stale.values()) + self._settings.forget_us)
