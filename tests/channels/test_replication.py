@@ -19,6 +19,7 @@ from roamcast.channels.failover.replica_messages import (
 )
 from roamcast.channels.failover.replication import (
     BATCH_BYTES,
+    BATCH_WRITES,
     STEPPING_DOWN,
     DropReplica,
     ReplicaGone,
@@ -219,6 +220,17 @@ def test_a_batch_is_bounded() -> None:
     for number in range(3):
         scene.give(Stored(scene.waiting[number].token))
     assert [len(effect.writes) for effect in scene.waiting] == [1, most, 1]
+
+
+def test_few_writes_are_answered_at_once_however_many_wait() -> None:
+    scene = Scene(slow=True)
+    for token in range(1, 2 * BATCH_WRITES + 2):
+        scene.write(f"k{token}", token=token)
+    for number in range(3):
+        before = len(scene.answers)
+        scene.give(Stored(scene.waiting[number].token))
+        assert len(scene.answers) - before <= BATCH_WRITES
+    assert len(scene.answers) == 2 * BATCH_WRITES + 1
 
 
 def test_what_is_not_confirmed_is_sent_again_and_then_the_follower_is_dropped() -> None:

@@ -9,7 +9,6 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Coroutine
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from hypothesis import strategies as st
 
 from roamcast.errors import InputError, LimitError, StoreError
 from roamcast.live.store.file import connect, prune
-from roamcast.live.store.store import ANSWERS_SLICE, SqliteStore
+from roamcast.live.store.store import SqliteStore
 from roamcast.model.machine import KEY_LENGTH_MAX, Entry, Writes
 
 
@@ -109,30 +108,6 @@ def test_whoever_waits_together_is_committed_together(tmp_path: Path) -> None:
 
 
 @pytest.mark.limit("durability.writes_waiting_max", "durability.bytes_waiting_max")
-def test_between_the_answers_to_one_commit_others_have_their_turn(tmp_path: Path) -> None:
-    async def use(store: SqliteStore) -> tuple[list[int], list[int]]:
-        answered: list[int] = []
-        writes = [store.write(((f"a{number}", b"x"),)) for number in range(4 * ANSWERS_SLICE)]
-        for number, one in enumerate(writes):
-            one.add_done_callback(lambda _, number=number: answered.append(number))
-        turns = []
-        while len(answered) < len(writes):
-            turns.append(len(answered))
-            await asyncio.sleep(0)
-        return answered, [later - one for one, later in pairwise([*turns, len(answered)])]
-
-    answered, at_once = with_store(tmp_path / "s.db", use)
-    assert answered == list(range(4 * ANSWERS_SLICE))
-    assert max(at_once) <= ANSWERS_SLICE
-
-
-def test_closing_answers_everybody_of_the_last_commit(tmp_path: Path) -> None:
-    async def use(store: SqliteStore) -> list[Any]:
-        return [store.write(((f"a{number}", b"x"),)) for number in range(4 * ANSWERS_SLICE)]
-
-    assert all(one.done() for one in with_store(tmp_path / "s.db", use))
-
-
 def test_what_waits_is_bounded_in_writes_and_bytes(tmp_path: Path) -> None:
     async def use(store: SqliteStore) -> None:
         with store._using:

@@ -132,7 +132,8 @@ REPLICATION_TABLE: Final = {
 }
 
 
-BATCH_WRITES: Final = 4_096
+BATCH_WRITES: Final = 128
+"""Those who wait for a batch are answered at once, and all others wait for that."""
 BATCH_BYTES: Final = 4 * 1024 * 1024
 """Of what has gathered, so much goes to the disk together, and one write more."""
 

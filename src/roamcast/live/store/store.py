@@ -48,9 +48,6 @@ PROBE: Final = "probe"
 
 PROBE_S: Final = 1.0
 
-ANSWERS_SLICE: Final = 25
-"""So many of those who were committed together are answered at once; then others have a turn."""
-
 
 class _Waiting(msgspec.Struct):
     entries: Sequence[Entry]
@@ -80,7 +77,6 @@ class SqliteStore:
         self._commit_writes_max = commit_writes_max
         self._committed = committed
         self._waiting: deque[_Waiting] = deque()
-        self._answers: deque[tuple[_Waiting, str | None]] = deque()
         self._writes_waiting = 0
         self._bytes_waiting = 0
         self._changed = threading.Condition()
@@ -218,8 +214,6 @@ class SqliteStore:
         while self._thread.is_alive():  # its last acknowledgements need this loop
             await asyncio.to_thread(self._thread.join)
         await asyncio.sleep(0)
-        while self._answers:
-            await asyncio.sleep(0)
         with self._using:  # a page may be on its way in another thread
             self._connection.close()
 
@@ -310,26 +304,16 @@ class SqliteStore:
     def _committed_now(
         self, batch: Sequence[_Waiting], problem: str | None, seconds: float
     ) -> None:
-        """Answer everybody of a batch, in the order of their writes, and a few at a time."""
+        """Answer everybody of a batch, in the order of their writes."""
         if problem is None:
             self._committed(seconds, sum(len(waiting.entries) for waiting in batch))
-        idle = not self._answers
-        self._answers.extend((waiting, problem) for waiting in batch)
-        if idle:
-            self._answer_some()
-
-    def _answer_some(self) -> None:
-        """Answer the next few: what follows from an answer takes time, and others want theirs."""
-        for _ in range(min(ANSWERS_SLICE, len(self._answers))):
-            waiting, problem = self._answers.popleft()
+        for waiting in batch:
             if waiting.done.done():
                 continue  # whoever waited has gone
             if problem is None:
                 waiting.done.set_result(tuple(waiting.newer or ()))
             else:
                 waiting.done.set_exception(StoreError(problem))
-        if self._answers:
-            self._loop.call_soon(self._answer_some)
 
 
 class DiskDriver:
