@@ -1116,13 +1116,30 @@ class MapContexts:
     def state_of(
         self, view: ViewClass, record: QueryRecord, vid: str, alone: str = ""
     ) -> State | None:
-        """Give a context's present state if it satisfies a query, for a viewer of a class."""
-        self.settle(vid)
+        """Give a context's present state if it satisfies a query, for a viewer of a class.
+
+        A query that is not noted there yet need not be for that: to note all of them at each context
+        of a current set would take longer than to send it.
+        """
         known = self.map.contexts.get(vid)
-        now = None if known is None else self._shown_to(view, known, alone)
-        if now is None or record.number not in now.matched:
+        if known is None:
             return None
+        now = self._shown_to(view, known, alone)
+        if now is None or record.number not in now.matched:
+            if not self._waits_for_note(record.number, view, vid, alone):
+                return None
+            if now is None:
+                self.settle(vid)
+                now = self._shown_to(view, known, alone)
+                assert now is not None
         return State(now.number, vid, now.body)
+
+    def _waits_for_note(self, query: int, view: ViewClass, vid: str, alone: str) -> bool:
+        """Whether a context satisfies a query that is not noted there yet."""
+        watcher = self.named.known.get((view.name, alone)) if alone else None
+        own = watcher is not None and vid in watcher.vids
+        unnoted = self.unnoted.get((query, alone if own else ""))
+        return unnoted is not None and vid in unnoted.contexts and unnoted.stands(query)
 
     def decoded(self, view: ViewClass, state: State, alone: str = "") -> Context | None:
         """Give a state that `state_of` gave, decoded, if that is at hand."""
