@@ -81,6 +81,8 @@ class SessionSocket:
         self._parts_bytes = 0
         self._reading = False
         """Whether a long filter is being read: what came after it waits."""
+        self._resting = False
+        """Whether others have their turn, for what was done last took long."""
 
     async def run(self) -> None:
         """Talk until the connection is over."""
@@ -149,7 +151,7 @@ class SessionSocket:
 
         What waits here came in one piece with what filled the room: that bounds it.
         """
-        while self._waiting and not (self._over or self._reading):
+        while self._waiting and not (self._over or self._reading or self._resting):
             if self._full():
                 self._rest(LOOK_AGAIN_S)
                 return
@@ -159,11 +161,15 @@ class SessionSocket:
                 self._take_many(first)
             else:
                 self._take(first)
-            spent = thread_time() - began
-            if spent > TURN_S:  # as a large current set takes: half of the time is for others
-                self._rest(spent)
-                return
-        self._socket.halt(False)
+            self._let_others(thread_time() - began)
+        if not self._resting:
+            self._socket.halt(False)
+
+    def _let_others(self, spent: float) -> None:
+        """Rest if what was done took long: two thirds of the time are for others."""
+        if spent > TURN_S:
+            self._resting = True
+            self._rest(2 * spent)
 
     def _rest(self, seconds: float) -> None:
         """Take and read nothing for a while."""
@@ -179,6 +185,7 @@ class SessionSocket:
 
     def _look_again(self) -> None:
         self._again = None
+        self._resting = False
         self._go_on()
 
     def _take(self, data: bytes | str) -> None:
@@ -437,7 +444,9 @@ class SessionSocket:
             wanted = await self._service.reader.read(text)
             if prepared is not None:
                 await answered(prepared)
+            began = thread_time()
             then(self._grant.bound(wanted))
+            self._let_others(thread_time() - began)
         except RoamcastError as error:
             self._refuse(re, error)
         except Exception as error:  # noqa: BLE001 - whatever it is, nobody shall wait for ever
