@@ -1118,8 +1118,8 @@ class MapContexts:
     ) -> State | None:
         """Give a context's present state if it satisfies a query, for a viewer of a class.
 
-        A query that is not noted there yet need not be for that: to note all of them at each context
-        of a current set would take longer than to send it.
+        A query that is not noted there yet need not be for that: to note all of them at each
+        context of a current set would take longer than to send it.
         """
         known = self.map.contexts.get(vid)
         if known is None:
