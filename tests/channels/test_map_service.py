@@ -21,7 +21,7 @@ from roamcast.model.contexts import Context, body_of
 from roamcast.model.events import ClientsMoved
 from roamcast.model.filters import Filter
 from roamcast.model.machine import Effect, Multicast, Received, Send
-from roamcast.model.records import Record
+from roamcast.model.records import Record, UpdateMatched
 from roamcast.model.templates import STANDARD
 from roamcast.sim.network import LinkQuality
 from roamcast.sim.network import NetworkCut as Partition
@@ -417,3 +417,10 @@ def test_who_is_moved_to_another_class_sees_its_states_of_the_same_updates(page:
         world.world.kernel.give(world.world.now, world.world.hosts["server"], ClientsMoved(("a",)))
         world.run(5)
         assert len(world.sees("a")) == (2 if limited else 5)
+
+
+def test_the_journal_says_at_which_place_an_update_was() -> None:
+    server = MapServer("s", epoch=1, now=0, settings=MapSettings(), make_matcher=ScanMatcher)
+    put = Publish(body_of(Context("v", "l1", None, {}, 1)), 1)
+    effects = server.receive(Received("c", Request(1, 1, 1, (Hello(), put))), 1)
+    assert [one.place for one in effects if isinstance(one, UpdateMatched)] == ["l1"]

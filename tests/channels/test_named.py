@@ -3,15 +3,18 @@
 import random
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roamcast.broker import Frame
 from roamcast.channels.server import contexts
+from roamcast.channels.server.messages import State
 from roamcast.channels.server.settings import MapSettings
 from roamcast.channels.sessions.settings import HubSettings
 from roamcast.identity.rules import Rule, Viewer
+from roamcast.model.contexts import Context, body_of
 from roamcast.model.filters import Filter
 from tests.strategies_hub import Desk
 
@@ -163,3 +166,59 @@ def test_who_was_told_something_else_shares_frames_again() -> None:
     desk.keep("q", "hq/1")
     assert not query.branches
     assert sorted(query.shared) == ["bob", "eve", "sam"]
+
+
+def test_a_viewer_is_told_each_change_under_a_number_of_its_own_also_the_last() -> None:
+    desk = Desk(HubSettings(frame_cost_us=0))
+    desk.open("eve")
+    desk.watch("eve", "within(place, 'hq')")
+    told: list[str] = []
+    carry = desk.carry
+
+    def heard(effects: Any) -> None:
+        for one in effects:
+            if isinstance(one, Frame):
+                told.extend(event["id"] for event in msgspec.json.decode(one.data)["events"])
+        carry(effects)
+
+    desk.carry = heard  # type: ignore[method-assign]
+    desk.rules("p", (Rule(viewers=("eve",), precision="exact"),))
+    for room in range(3):  # all in one moment, which the numbers tell
+        desk.keep("p", f"hq/{room}")
+    desk.rules("p", None)  # eve knows it already as all see it now
+    desk.release("p")
+    assert desk.sees("eve") == {}
+    numbers = [int(name.rpartition("-")[2]) for name in told]
+    assert len(numbers) == 4
+    assert numbers == sorted(set(numbers))
+
+
+def test_a_query_that_a_viewer_places_again_stands_since_the_first_time() -> None:
+    desk = Desk(HubSettings(page_features_max=1), map_settings=MapSettings(notes_max=1))
+    for vid in ("p", "q", "r"):
+        desk.rules(vid, (Rule(viewers=("eve",), precision="exact"),))
+        desk.keep(vid, "hq/1")
+    for session in ("phone", "laptop"):
+        desk.open(session, Viewer("eve"))
+    desk.watch("phone", "within(place, 'hq')")
+    desk.now += 1
+    desk.keep("open", "hq/1")  # the class counts on
+    desk.watch("laptop", "within(place, 'hq')")
+    hub = desk.broker._hub
+    (key,) = hub.queries
+    states = [hub._state(hub.sessions["phone"], key, vid) for vid in ("r", "open")]
+    first, later = (state.number for state in states if state is not None)
+    assert first < later
+
+
+def test_a_state_of_elsewhere_is_not_at_hand_where_the_object_is_hidden_or_unknown() -> None:
+    desk = Desk()
+    desk.open("eve")
+    desk.watch("eve", "within(place, 'hq')")
+    desk.rules("hidden", (Rule(viewers=("bob",), precision="exact"),))
+    desk.keep("hidden", "hq/1")
+    hub = desk.broker._hub
+    session = hub.sessions["eve"]
+    for vid in ("hidden", "unknown"):
+        state = State(1, vid, body_of(Context(vid, "hq/2")))
+        assert hub._local.decoded(session.view_class, state, session.viewer) is None

@@ -9,7 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from roamcast.broker import Broker, PublishFor, SetRules, UnpublishFor
-from roamcast.channels.past.asking import EVER, Asked, coalesced, found
+from roamcast.channels.past import part
+from roamcast.channels.past.asking import EVER, Asked, coalesced, found, runs
 from roamcast.channels.past.leaving import ended as find_ended
 from roamcast.channels.past.messages import (
     BatchLanded,
@@ -44,7 +45,7 @@ from roamcast.channels.server.settings import MapSettings
 from roamcast.errors import LimitError
 from roamcast.identity.rules import Rule, Viewer
 from roamcast.model.contexts import Context, body_of
-from roamcast.model.events import Acknowledged, Failed
+from roamcast.model.events import Acknowledged, Failed, RulesChanged
 from roamcast.model.filters import Filter
 from roamcast.model.machine import Received, Send, Store, Stored, StoreFailed
 from roamcast.sim.step_log import SimStepLog
@@ -650,3 +651,47 @@ def test_ends_that_are_remembered_are_bounded() -> None:
         past.begin(Context(f"p{number}", "a"), b"", "ann", 0)
         past.end(f"p{number}", "ann", 5, 5)
     assert past.occupancy()["gone"] == (2, 2)
+
+
+def test_rules_that_are_the_same_as_before_write_no_step() -> None:
+    past = Past(
+        epoch=1,
+        now=0,
+        settings=PastSettings(),
+        stamp=lambda now: now,
+        rules_of=lambda _: b"rules",
+    )
+    past.begin(Context("p", "a"), b"", "ann", 0)
+    (before,) = past.waiting
+    past.receive(RulesChanged("p", ()), 5)
+    assert past.waiting == [before]
+
+
+def test_sets_of_rules_are_bounded_and_a_known_one_is_not_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(part, "RULES_MAX", 2)
+    past = Past(epoch=1, now=0, settings=PastSettings(), stamp=lambda now: now, rules_of=str.encode)
+    for vid in ("p", "q", "p"):
+        past.begin(Context(vid, "a"), b"", "ann", 0)
+    with pytest.raises(LimitError, match="at most 2 sets of rules"):
+        past.begin(Context("r", "a"), b"", "ann", 0)
+    assert past.occupancy()["rules"] == (2, 2)
+
+
+@pytest.mark.parametrize(("whole", "begin"), [(True, 0), (False, 10)])
+def test_what_the_archive_has_shows_no_times_beyond_the_question_if_rules_hide_some(
+    whole: bool, begin: int
+) -> None:
+    archived = [Context("p", "a", None, {}, 0, 15)]
+    asked = Asked(ALL, (10, 20))
+    ((_, run),) = runs(asked, lambda one, _: one, [], archived, whole=lambda *_: whole)
+    assert run == [Context("p", "a", None, {}, begin, 15)]
+
+
+@pytest.mark.parametrize(("end", "shown"), [(20, 20), (21, None)])
+def test_an_end_shows_if_the_question_reaches_it(end: int, shown: int | None) -> None:
+    archived = [Context("p", "a", None, {}, 15, end)]
+    asked = Asked(ALL, (10, 20))
+    ((_, run),) = runs(asked, lambda one, _: one, [], archived, whole=lambda *_: False)
+    assert run == [Context("p", "a", None, {}, 15, shown)]

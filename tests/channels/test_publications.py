@@ -179,3 +179,14 @@ def test_an_answer_of_the_disk_that_nobody_asked_for_is_our_own_mistake() -> Non
         with pytest.raises(AssertionError, match="nobody asked the disk"):
             desk.give(answer)
     assert desk.answers == {}
+
+
+def test_a_vid_stays_with_who_took_its_object_off_and_an_operator_frees_it() -> None:
+    desk = Desk()
+    for number, any_owner in enumerate((False, True)):
+        vid = f"p{number}"
+        desk.keep(vid, "hq/1")
+        owner = "operator" if any_owner else "ann"
+        desk.give(UnpublishFor(1_000 + number, owner, vid, any_owner))
+        desk.boot()  # what is on disk counts
+        assert isinstance(desk.keep(vid, "hq/1", "bob"), Acknowledged) == any_owner

@@ -233,6 +233,15 @@ def test_an_older_snapshot_never_throws_anyone_back() -> None:
     assert give(machine, Snapshot(NAME, 1, 12, b"new")) != []
 
 
+def test_a_snapshot_of_what_was_last_delivered_is_taken() -> None:
+    machine = receiver()
+    for number in range(1, 6):
+        give(machine, data(number))
+    give(machine, sync(20, first=10))
+    effects = give(machine, Snapshot(NAME, 1, 5, b"same"))
+    assert effects[0] == Replaced(NAME, 1, 5, b"same", "fell behind")
+
+
 @pytest.mark.parametrize(
     "settings",
     [

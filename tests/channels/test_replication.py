@@ -526,3 +526,22 @@ def test_messages_that_wait_for_a_standbys_disk_are_bounded() -> None:
         changes = StoreChanges(EPOCH, number, (Entry("k", b"v", number),))
         machine.receive(Received("a", changes), NOW)
     assert machine.occupancy()["messages"] == (MESSAGES_MAX, MESSAGES_MAX)
+
+
+def test_a_message_that_waits_already_is_not_taken_again() -> None:
+    machine = Following("b", replicas=SEATS)
+    machine.receive(Received("a", ServerHere(EPOCH, 0)), NOW)
+    for number in (1, 2, 2):  # the first is being written
+        changes = StoreChanges(EPOCH, number, (Entry("k", b"v", number),))
+        machine.receive(Received("a", changes), NOW)
+    assert machine.occupancy()["messages"][0] == 1
+
+
+def test_a_disk_that_refuses_after_a_standby_has_stopped_changes_nothing() -> None:
+    machine = Following("b", replicas=SEATS)
+    machine.receive(Received("a", ServerHere(EPOCH, 0)), NOW)
+    changes = StoreChanges(EPOCH, 1, (Entry("k", b"v", 1),))
+    (merge,) = machine.receive(Received("a", changes), NOW)
+    assert isinstance(merge, Merge)
+    machine.stop()
+    assert machine.receive(StoreFailed(merge.token, "full"), NOW) == []

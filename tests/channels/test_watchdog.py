@@ -116,6 +116,19 @@ def test_a_server_that_ends_again_and_again_rests_longer_each_time_up_to_the_bou
     assert rests[-1] == SETTINGS.rest_us_max
 
 
+def test_a_server_that_lived_long_rests_as_shortly_as_the_first_time() -> None:
+    machine = watchdog()
+    (now, _), *_ = run(machine, SETTINGS.silent_us)
+    for _ in range(3):
+        machine.receive(Ended(MAP_SERVER, machine.epoch), now)
+        assert machine._start_at is not None
+        now = machine._start_at
+        machine.advance(now)
+    now += 2 * SETTINGS.silent_us + 1
+    machine.receive(Ended(MAP_SERVER, machine.epoch), now)
+    assert machine._start_at == now + SETTINGS.rest_us
+
+
 def test_a_server_that_hands_over_is_not_started_again_and_is_stopped_if_it_takes_too_long() -> (
     None
 ):
