@@ -328,6 +328,22 @@ def test_a_buffer_that_is_full_moves_its_start_and_the_log_has_the_rest() -> Non
     assert walker.seen == list(range(1, 31))
 
 
+def test_what_has_been_held_for_long_is_not_lost_on_arrival() -> None:
+    net = corridor(flows=FlowSettings(empty_us=50_000, fetch_us=200_000, buffer_age_us=300_000))
+    walker = Walker(net)
+    walker.go("a/2")
+    net.run(500_000)
+    net.give("a", DetachConsumer("walker", walker.attachment))
+    walker.publish()
+    net.run(400_000)
+    walker.node = "a"
+    walker.go("b/1")
+    net.run(500_000)
+    walker.take()
+    assert walker.prepared == [False, True]
+    assert walker.seen == [1, 2, 3, 4, 5]
+
+
 class Tamper:
     """Does something to one handoff message, by its number in the order of arrival."""
 
