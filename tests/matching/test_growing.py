@@ -107,6 +107,22 @@ def test_a_removal_that_makes_pages_join_stays_within_the_pool() -> None:
     assert len(index.match(Context("v", attributes={"n": 1100}))) == 1001
 
 
+def test_rows_that_come_take_the_places_of_those_that_went() -> None:
+    index = FilterSet(tuning=ONE_CLUSTER)
+    held = {f"f{n}": (n, n + 1) for n in range(3 * PAGE_ROWS_MAX)}
+    index.add_many((name, conjunction(n=ends)) for name, ends in held.items())
+    assert index._index.arrays.counters[PAGES] == 3
+    for page in range(3):  # one of each page, the oldest first
+        index.remove(f"f{page * PAGE_ROWS_MAX + 9}")
+        del held[f"f{page * PAGE_ROWS_MAX + 9}"]
+    for n in range(3):
+        index.add(f"again{n}", conjunction(n=(n, 10)))
+        held[f"again{n}"] = (n, 10)
+    assert index._index.arrays.counters[PAGES] == 3
+    for value in (1.5, 9, PAGE_ROWS_MAX, 2 * PAGE_ROWS_MAX + 9):
+        assert set(index.match(Context("v", attributes={"n": value}))) == inside(held, value)
+
+
 def test_a_chain_has_a_bound_however_it_is_tuned() -> None:
     index = FilterSet(tuning=Tuning(root_rows=1 << 30, chain_rows=1 << 30, depth=99))
     held = {f"f{n}": (n / 4, n / 4 + 100) for n in range(CHAIN_MAX + 1)}  # no two alike
