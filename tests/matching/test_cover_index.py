@@ -89,6 +89,12 @@ def test_witnesses_satisfy_their_filter(text: str) -> None:
         assert all(wanted.matches(context) for context in found)
 
 
+def test_witnesses_of_a_range_of_texts_lie_at_its_ends() -> None:
+    found = witnesses(Filter.parse("w >= 'a' AND w <= 'c'"), "w")
+    assert found is not None
+    assert {context.attributes["w"] for context in found} == {"a", "c"}
+
+
 @pytest.mark.parametrize("text", [text for text in SIMPLE if "casei" not in text])
 def test_common_filters_have_witnesses(text: str) -> None:
     assert witnesses(Filter.parse(text), "w") is not None

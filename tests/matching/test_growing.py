@@ -7,6 +7,7 @@ import pytest
 
 from roamcast.errors import LimitError
 from roamcast.matching import FilterSet, vocabulary
+from roamcast.matching.index import JOIN_SPARE
 from roamcast.matching.layout import (
     CHAIN_MAX,
     CLUSTERS,
@@ -16,8 +17,12 @@ from roamcast.matching.layout import (
     PAGES,
     PAGES_FREE,
     POOL,
+    POOL_FREE,
+    RECORD_WORDS,
+    RECORDS_FREE,
     SLOTS_MAX,
     Tuning,
+    grown,
 )
 from roamcast.matching.vocabulary import SETTLED_SINGLY_MAX, Labels, TextOrder
 from roamcast.model.context_arrow import to_arrow
@@ -85,8 +90,11 @@ def test_a_removal_that_makes_pages_join_stays_within_the_pool() -> None:
         )
     arrays = index._index.arrays
     assert arrays.counters[PAGES] == 2
-    whole = arrays.pool  # as if rows that came and went had used up what was to spare
-    index._index.arrays = arrays._replace(pool=whole[: int(arrays.counters[POOL])])
+    whole = grown(arrays.pool, 3 * JOIN_SPARE)
+    # as if rows that came and went had used up what was to spare
+    index._index.arrays = arrays._replace(pool=whole[: 2 * JOIN_SPARE])
+    arrays.counters[POOL] = 2 * JOIN_SPARE
+    arrays.counters[POOL_FREE:RECORDS_FREE] = -1
     for name, kept in (("n", 2000), ("m", PAGE_ROWS_MAX // 16)):
         for k in range(kept, PAGE_ROWS_MAX):
             index.remove(f"{name}{k}")
@@ -97,6 +105,22 @@ def test_a_removal_that_makes_pages_join_stays_within_the_pool() -> None:
         f"m{k}" for k in range(100, PAGE_ROWS_MAX // 16)
     }
     assert len(index.match(Context("v", attributes={"n": 1100}))) == 1001
+
+
+def test_rows_that_come_take_the_places_of_those_that_went() -> None:
+    index = FilterSet(tuning=ONE_CLUSTER)
+    held = {f"f{n}": (n, n + 1) for n in range(3 * PAGE_ROWS_MAX)}
+    index.add_many((name, conjunction(n=ends)) for name, ends in held.items())
+    assert index._index.arrays.counters[PAGES] == 3
+    for page in range(3):  # one of each page, the oldest first
+        index.remove(f"f{page * PAGE_ROWS_MAX + 9}")
+        del held[f"f{page * PAGE_ROWS_MAX + 9}"]
+    for n in range(3):
+        index.add(f"again{n}", conjunction(n=(n, 10)))
+        held[f"again{n}"] = (n, 10)
+    assert index._index.arrays.counters[PAGES] == 3
+    for value in (1.5, 9, PAGE_ROWS_MAX, 2 * PAGE_ROWS_MAX + 9):
+        assert set(index.match(Context("v", attributes={"n": value}))) == inside(held, value)
 
 
 def test_a_chain_has_a_bound_however_it_is_tuned() -> None:
@@ -115,17 +139,20 @@ def test_a_chain_has_a_bound_however_it_is_tuned() -> None:
 
 def test_a_set_that_is_emptied_keeps_one_cluster_and_forgets_its_values() -> None:
     index = FilterSet(tuning=Tuning(root_rows=0, cluster_rows=1, chain_rows=1))
+    taken = []
     for wave in range(3):  # the same memory serves every wave
         index.add_many(
             (f"f{n}", conjunction(k=f"k{wave}-{n % 50}", m=(n % 7, n % 7))) for n in range(400)
         )
-        used = index._index.arrays.counters[CLUSTERS]
+        used = index._index.arrays.counters[[CLUSTERS, RECORD_WORDS]].tolist()
         assert index.match(Context("v", attributes={"k": f"k{wave}-8", "m": 2})) != []
         for n in range(400):
             index.remove(f"f{n}")
         assert index._index.vocabulary.properties["k"].text_tokens == {}
         assert index._index.rows == 0
-        assert index._index.arrays.counters[CLUSTERS] == used
+        taken.append(used)
+        assert index._index.arrays.counters[[CLUSTERS, RECORD_WORDS]].tolist() == used
+    assert taken[0] == taken[1] == taken[2]
     assert (index._index.arrays.hash_keys == -1).all()
 
 

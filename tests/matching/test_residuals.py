@@ -167,3 +167,12 @@ def test_a_raster_of_a_shape_as_small_as_rounding_is_still_exact() -> None:
     want = region.holds(lon, lat).tolist()
     region._asked = regions.ASKED_MIN
     assert region.holds(lon, lat).tolist() == want
+
+
+def test_the_first_circle_among_many_rows_finds_room() -> None:
+    index = FilterSet()
+    for number in range(64):
+        index.add(f"f{number}", Filter.parse(f"w LIKE '%{number}-%'"))
+    index.add("circle", Filter.parse("near(geometry, POINT(1 1), 5000)"))
+    context = Context("v", None, (1.0, 1.0), {"w": "7-"})
+    assert index.match_batch(to_arrow([context])).ids.tolist() == ["f7", "circle"]

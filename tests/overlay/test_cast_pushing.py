@@ -82,9 +82,10 @@ class InnerNode(OneNode):
             return [ParcelPosted(effect.part, effect.token, ParcelId("n", 1, effect.token))]
         return super().answer(effect)
 
-    def send(self, cast: str, place: str) -> Effect:
+    def send(self, cast: str, place: str, text: str = "") -> Effect:
         """Send a cast for later; give the answer."""
-        made = Cast(cast, f"within(place, 'campus/{place}') AND {LATER}", b"x", self.now)
+        later = f"within(place, 'campus/{place}') AND {LATER}"
+        made = Cast(cast, text or later, b"x", self.now)
         self.told.clear()
         given = SendCast(1, made, Viewer("s"))
         self.carry(self.casts.receive(given, self.now))
@@ -107,6 +108,15 @@ def test_a_full_cache_pushes_down_what_nobody_here_can_match() -> None:
     assert node.waits == ["b", "c"]
     assert node.handed == [("a", ("far",))]
     assert node.casts.occupancy()["cached"] == (2, 2)
+
+
+def test_a_cast_goes_for_the_past_only_where_its_past_was() -> None:
+    node = InnerNode()
+    was = "overlaps(time, INTERVAL('1969-01-01T00:00:00Z', '1970-01-01T00:00:00Z'))"
+    text = f"within(place, 'campus/far') AND {was} OR within(place, 'campus/near') AND {LATER}"
+    assert isinstance(node.send("a", "", text), Acknowledged)
+    node.run_until(node.now + 100)
+    assert node.handed == [("a", ("far",))]
 
 
 def test_a_cast_for_elsewhere_does_not_wait_at_a_full_node() -> None:

@@ -46,6 +46,7 @@ from roamcast.overlay.casts.messages import (
     SendCast,
     UpdateCast,
 )
+from roamcast.overlay.casts.orders import with_expiry
 from roamcast.overlay.casts.settings import CastSettings
 from roamcast.overlay.casts.waiting import WaitingCasts
 from roamcast.overlay.events import HandleParcel, ParcelArrived, ParcelHandled, ParcelId
@@ -119,7 +120,8 @@ class OneNode:
                 self.mail.append(effect)
                 if not self.trust_well:
                     return [DepositFailed(effect.token, "away")]
-                return [MailDeposited(effect.token, len(effect.parcels), 0, 0, 0)]
+                gone = sum(vid.startswith("gone") for vid, _ in effect.parcels)
+                return [MailDeposited(effect.token, len(effect.parcels) - gone, gone, 0, 0)]
             case _:
                 self.told.append(effect)
                 return []
@@ -230,6 +232,15 @@ def test_vids_without_a_key_or_of_strangers_count_as_unreachable() -> None:
     assert sorted(node.reached) == [f"p{n}@trust" for n in range(6)]
     view = node.casts.view("present")
     assert (view.found, view.delivered, view.unreachable) == (9, 6, 3)  # rounded down to fives
+
+
+def test_whom_the_trusted_node_cannot_reach_counts_as_unreachable_too() -> None:
+    node = OneNode()
+    for vid in ("keyless@trust", "gone@trust"):
+        node.show(vid, "hq")
+    node.send("present", "place = 'hq'")
+    node.run_until(1_100)
+    assert node.casts.view("present").unreachable == 2
 
 
 def test_mail_that_is_owed_is_deposited_after_a_crash_and_a_trusted_nodes_absence() -> None:
@@ -344,12 +355,21 @@ def test_results_that_come_after_a_cast_was_forgotten_are_delivered(collecting: 
 
 
 def test_nothing_of_a_cast_stays_once_results_can_not_come(collecting: OneNode) -> None:
-    assert {key for key in collecting.disk if key.startswith(PAYLOADS)}
+    assert PAYLOADS + name_of("c") in collecting.disk
     collecting.run_until(2_000 + SETTINGS.late_us + 1)
     assert not collecting.disk
     collecting.carry(collecting.casts.receive(late_result(1), collecting.now))
     assert not collecting.reached
     assert not collecting.disk
+
+
+def test_a_cast_for_which_no_results_can_come_leaves_no_payload() -> None:
+    node = OneNode()
+    node.send("c", "place = 'hq'", expires=2_000)
+    assert PAYLOADS + name_of("c") in node.disk
+    while "c" in node.casts.casts:
+        node.run_until(node.now + 1_000)
+    assert not any(key.startswith(PAYLOADS) for key in node.disk)
 
 
 def test_results_of_a_cast_that_was_cancelled_meanwhile_reach_nobody(collecting: OneNode) -> None:
@@ -472,6 +492,39 @@ def test_results_wait_to_be_united_up_to_so_many(
         node.carry(node.casts.receive(late_result(number, complete=False), node.now))
     assert bool(node.mail) == passed_on
     assert len(node.reached) == (found if passed_on else 0)
+
+
+def test_results_that_are_on_their_way_to_the_disk_are_not_divided_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first = limited(monkeypatch, union_max=1)
+    text = "within(place, 'campus')"
+    sent = SendCast(1, Cast("c", text, b"hello", first.now, expires=90_000), SENDER, policy="FBTH")
+    assert isinstance(first.ask(sent), Acknowledged)
+    for neighbour in ("far", "away"):
+        first.disk[f"{SENT}{name_of('c')}/{neighbour}"] = neighbour.encode()
+    node = OneNode(first.disk, first.now)
+    node.run_until(1_100)
+    slow: list[Effect] = []
+    monkeypatch.setattr(
+        node, "answer", lambda one: slow.append(one) or [] if isinstance(one, Store)
+        else OneNode.answer(node, one),
+    )  # fmt: skip
+    for number in range(4):
+        node.carry(node.casts.receive(late_result(number, complete=False), node.now))
+    monkeypatch.undo()
+    node.carry(slow)
+    assert sorted(node.reached) == [f"late-{number}@trust" for number in range(4)]
+
+
+@pytest.mark.parametrize(("last", "expires"), [(3_000, 3_000), (1_500, 2_000)])
+def test_a_cast_expires_when_it_can_match_nobody_but_lives_for_a_while(
+    last: int, expires: int
+) -> None:
+    draft = msgspec.structs.replace(
+        body(f"role = 'red' AND overlaps(time, {span(500, last)})"), sent=1_000, split_at=1_000
+    )
+    assert with_expiry(draft, None, CastSettings(life_us=1_000)).expires_us == expires
 
 
 def body(filter_text: str, policy: str = "NH", expires: int = 100_000) -> CastBody:

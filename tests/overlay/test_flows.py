@@ -19,7 +19,7 @@ from roamcast.overlay.flows.events import (
     SubscribeEvents,
     UnsubscribeEvents,
 )
-from roamcast.overlay.flows.messages import DATA_BYTES_MAX, FlowChunk
+from roamcast.overlay.flows.messages import DATA_BYTES_MAX, FlowChunk, FlowHello
 from roamcast.overlay.flows.relay import Everything
 from roamcast.overlay.flows.settings import FlowSettings
 from roamcast.overlay.flows.vector import Position
@@ -106,14 +106,14 @@ def test_what_nobody_wants_crosses_no_link() -> None:
     assert len(chunks(net)) == before + 1  # to b, and not to c
 
 
-def chunks(net: Net) -> list[Any]:
+def chunks(net: Net, kind: type = FlowChunk) -> list[Any]:
     from roamcast.overlay.overlay import CARRIED
 
     found = []
     for source, to, frame in net.frames:
         part = getattr(frame, "part", None)
         data = getattr(part, "payload", None)
-        if data is not None and isinstance(CARRIED.decode(data), FlowChunk):
+        if data is not None and isinstance(CARRIED.decode(data), kind):
             found.append((source, to))
     return found
 
@@ -398,6 +398,31 @@ def test_an_equal_filter_stands_at_once() -> None:
     publish(net, "a", 1)
     net.run(500_000)
     assert numbers(net, "one") == numbers(net, "other") == [1]
+
+
+def test_a_consumer_fetches_what_came_between_its_start_and_its_standing() -> None:
+    net = line("a", "b")
+    subscribe(net, "b", "first")
+    net.run(500_000)
+    home = net.nodes["b"].overlay.flows.home
+    start = dict(home.vector)
+    publish(net, "a", 1)
+    net.run(500_000)
+    home.subscribe("second", ALL, {}, buffered=False, now=net.now)
+    assert not home.idle
+    home.stood(start, home.vector, ["second"])
+    (fetch,) = home.fetches(net.now)
+    assert (fetch.to, fetch.after, fetch.upto) == ("a", start["a"], start["a"].number + 1)
+
+
+def test_a_link_that_dropped_something_is_told_once_how_far_logs_reach() -> None:
+    net = line("a", "b")
+    before = len(chunks(net, FlowHello))
+    net.nodes["a"].overlay.flows.relay.links["b"].dropped = True
+    for number in (1, 2):
+        publish(net, "a", number)
+        net.run(500_000)
+    assert chunks(net, FlowHello)[before:] == [("a", "b")]
 
 
 def test_a_full_log_drops_its_head() -> None:

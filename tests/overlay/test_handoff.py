@@ -54,12 +54,16 @@ def node_of(place: str) -> str:
     return place[0]
 
 
-def corridor(settings: HandoffSettings = SETTINGS, flows: FlowSettings = FLOWS) -> Net:
+def corridor(
+    settings: HandoffSettings = SETTINGS,
+    flows: FlowSettings = FLOWS,
+    around: dict[str, list[str]] = AROUND,
+) -> Net:
     """Three nodes in a line, each with its part of the corridor."""
     nodes = []
     for name, near in (("a", "b"), ("b", "ac"), ("c", "b")):
         level = by_kind(lambda place: "room" if "/" in place else "wing")
-        handoff = HandoffNode(surroundings(name, AROUND, node_of), settings, level)
+        handoff = HandoffNode(surroundings(name, around, node_of), settings, level)
         nodes.append(OneNode(name, beside(*near), flows=flows, handoff=handoff))
     net = Net(*nodes)
     net.run(3_000_000)
@@ -311,6 +315,26 @@ def test_here_is_rewritten_for_the_entry_and_narrowed_on_arrival() -> None:
     assert walker.seen[-3:] == [4, 5, 6]
 
 
+def test_who_moves_along_a_border_is_prepared_for_at_its_next_entry() -> None:
+    net = corridor(around={"a/1": ["b/1"], "a/2": ["b/2"], "b/1": ["a/1"], "b/2": ["a/2"]})
+    walker = Walker(net, "within(place, here('room'))")
+    wanted = net.nodes["b"].overlay.flows.home.consumers
+    for place in ("1", "2"):
+        walker.go(f"a/{place}")
+        net.run(SETTINGS.lease_us // 6)  # before a lease is renewed
+        assert f"'b/{place}'" in wanted["walker"].wanted.text
+
+
+def test_nothing_is_idle_until_the_next_node_stands() -> None:
+    net = corridor()
+    handoff = net.nodes["a"].overlay.handoff
+    assert handoff.idle()
+    Walker(net).go("a/2")
+    assert not handoff.idle()
+    net.run(500_000)
+    assert handoff.idle()
+
+
 def test_a_buffer_that_is_full_moves_its_start_and_the_log_has_the_rest() -> None:
     net = corridor(flows=FlowSettings(empty_us=50_000, fetch_us=200_000, buffer_bytes_max=1_000))
     walker = Walker(net)
@@ -326,6 +350,22 @@ def test_a_buffer_that_is_full_moves_its_start_and_the_log_has_the_rest() -> Non
     net.run(500_000)
     walker.take()
     assert walker.seen == list(range(1, 31))
+
+
+def test_what_has_been_held_for_long_is_not_lost_on_arrival() -> None:
+    net = corridor(flows=FlowSettings(empty_us=50_000, fetch_us=200_000, buffer_age_us=300_000))
+    walker = Walker(net)
+    walker.go("a/2")
+    net.run(500_000)
+    net.give("a", DetachConsumer("walker", walker.attachment))
+    walker.publish()
+    net.run(400_000)
+    walker.node = "a"
+    walker.go("b/1")
+    net.run(500_000)
+    walker.take()
+    assert walker.prepared == [False, True]
+    assert walker.seen == [1, 2, 3, 4, 5]
 
 
 class Tamper:

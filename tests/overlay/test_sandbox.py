@@ -62,6 +62,17 @@ def test_an_event_comes_back_as_the_module_left_it(engine):
     assert unpacked(EVENT).context == Context("a", "x/y")
 
 
+@pytest.mark.parametrize("bytes_max", ["DATA_BYTES_MAX", "BODY_BYTES_MAX"])
+def test_an_answer_is_refused_if_either_part_is_one_byte_too_large(bytes_max, monkeypatch):
+    found = unpacked(EVENT)
+    size = len(found.data if bytes_max == "DATA_BYTES_MAX" else found.body)
+    monkeypatch.setattr(f"roamcast.overlay.modulators.sample.{bytes_max}", size)
+    assert unpacked(EVENT) == found
+    monkeypatch.setattr(f"roamcast.overlay.modulators.sample.{bytes_max}", size - 1)
+    with pytest.raises(ModulatorError, match="larger"):
+        unpacked(EVENT)
+
+
 REFUSED = {
     "text": (b'(module (memory (export "memory") 1))', "first bytes"),
     "a component": (b"\0asm\x0d\0\1\0" + b"\0" * 8, "first bytes"),

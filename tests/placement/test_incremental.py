@@ -53,6 +53,15 @@ def test_the_starting_flows_are_those_of_the_subscriptions():
     assert np.array_equal(Replanner(tree, subscriptions, 3).flow, flows(tree, subscriptions))
 
 
+@pytest.mark.parametrize("item", [0, 1, 64])
+def test_one_item_more_is_counted_up_to_the_root(item):
+    tree = Tree.of([-1, 0, 1, 0])
+    replanner = Replanner(tree, LeafWants.of(tree, {2: range(65), 3: []}), 1)
+    replanner.change({2: []})
+    replanner.change({2: [item]})
+    assert replanner.flow.tolist() == [1, 1, 1, 0]
+
+
 def test_nothing_changed_changes_nothing():
     tree = Tree.of([-1, 0, 0, 1, 1])
     replanner = Replanner(tree, LeafWants.of(tree, {2: [0], 3: [1], 4: [2]}), 1)

@@ -93,7 +93,7 @@ def _checked(parent: Sequence[int] | NDArray[Any]) -> Places:
     if numbers.size > VERTICES_MAX:
         raise LimitError(f"the tree has {numbers.size} vertices; the limit is {VERTICES_MAX}")
     if numbers.dtype.kind not in "iu":
-        wrong = next((v for v, p in enumerate(parent) if not _whole(p)), 0)
+        wrong = next((v for v, p in enumerate(parent) if not isinstance(p, int | np.integer)), 0)
         raise TreeError(f"the parent of vertex {wrong} is not a vertex number")
     outside = np.flatnonzero((numbers < -1) | (numbers >= numbers.size))
     if outside.size:
@@ -106,10 +106,6 @@ def _checked(parent: Sequence[int] | NDArray[Any]) -> Places:
     if roots.size == 0:
         raise TreeError(f"no vertex is the root: {_cycle(numbers, 0)}")
     return numbers.astype(np.int32)
-
-
-def _whole(value: object) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def _cycle(parent: NDArray[Any], start: int) -> str:

@@ -74,6 +74,11 @@ def test_many_wildcards_cost_no_more_than_pattern_times_text() -> None:
     assert not out[0]  # exponential matching would not end
 
 
+def test_nothing_behind_a_text_is_read_as_its_character() -> None:
+    data = np.frombuffer("ü".encode(), np.uint8)
+    assert [texts._next(data, 0, stop) for stop in (1, 2)] == [1, 2]
+
+
 def _ordered(known: Texts) -> None:
     words = sorted(known.numbers)
     labels = [int(known.labels[known.numbers[word]]) for word in words]

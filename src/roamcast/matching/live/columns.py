@@ -247,9 +247,9 @@ def count(entries: Entries, labels: Array, lows: Array, highs: Array) -> int:
 def gather(entries: Entries, labels: Array, lows: Array, highs: Array, found: Array) -> int:
     """Copy the slots with a value in any of the ranges, by value; return how many there are."""
     total = 0
+    if entries.counters[BLOCKS] == 0:
+        return total
     for number in range(len(lows)):
-        if entries.counters[BLOCKS] == 0 or lows[number] > highs[number]:
-            continue
         place, at = _start(entries, labels, lows[number])
         high = highs[number]
         while place < entries.counters[BLOCKS] and total < len(found):

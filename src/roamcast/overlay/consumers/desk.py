@@ -408,7 +408,7 @@ class EventDesk(Part):
     def _move(self, given: MoveClient, now: int) -> list[Effect]:
         """Ask a client to go to a better home; it is served here until it does."""
         one = self._consumers.get(given.client)
-        if one is None or one.state == "asleep":
+        if one is None:
             return []
         url = self._nodes().get(given.to, "")
         frame = self._frames.elsewhere(one.form, one.subscription, given.to, url)

@@ -161,7 +161,6 @@ class Home:
     def _wake(self, consumer: _Consumer, vector: Vector, now: int) -> list[Effect]:
         """Give a consumer that has come what was held for it: no gap (JIT 3.1)."""
         assert consumer.buffer is not None
-        consumer.buffer.trim(now)
         held, start = consumer.buffer.deliveries(), consumer.buffer.start
         consumer.buffer = None
         before, consumer.vector = consumer.vector, {**start, **vector}
