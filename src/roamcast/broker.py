@@ -384,7 +384,10 @@ class Broker(Router):
         self._server.past = self._server.contexts.past = self._past
         self._publications = StoredPublications(self._server, publication_settings, self._past)
         self._rule_sets = RuleSets(
-            rules, publication_settings.publications_per_owner_max, self._publications.check_owner
+            rules,
+            publication_settings.publications_per_owner_max,
+            publication_settings.rule_names_per_owner_max,
+            self._publications.check_owner,
         )
         self._server.contexts.publishers = self._rule_sets.publishers
         self._server.contexts.trusted_nodes = frozenset(trusted_nodes)

@@ -8,7 +8,7 @@ from roamcast.identity.policy import PUBLIC, RuleBook
 from roamcast.identity.rule_sets import RuleSets, SetRules
 from roamcast.identity.rules import Hours, Rule
 from roamcast.model.events import Failed
-from roamcast.model.machine import Entry, Store, Stored
+from roamcast.model.machine import Entry, Store, Stored, StoreFailed
 
 DAY = 86_400_000_000
 EVERYBODY = (Rule(viewers=("*",), precision="exact"),)
@@ -21,7 +21,7 @@ SAID = st.tuples(
 
 
 def rule_sets() -> RuleSets:
-    return RuleSets(RuleBook(PUBLIC), 9, lambda _vid, _owner: None)
+    return RuleSets(RuleBook(PUBLIC), 9, 5, lambda _vid, _owner: None)
 
 
 def test_nothing_is_held_at_first() -> None:
@@ -97,3 +97,43 @@ def test_a_restart_and_a_replica_know_what_is_on_disk(said: list[tuple]) -> None
             replica.adopt([Entry(key, value, ticket)], 0)
     again.restore(disk, 0)
     assert known(again) == known(replica) == known(made)
+
+
+def naming(*viewers: str, attributes: tuple[str, ...] | None = None) -> tuple[Rule, ...]:
+    return (Rule(viewers=viewers, precision="exact", attributes=attributes),)
+
+
+def test_the_rules_of_one_owner_hold_so_many_names_and_no_more() -> None:
+    made = rule_sets()
+    others = iter(range(1, 100))
+
+    def asks(owner: str, vid: str, rules: tuple[Rule, ...] | None, operator: bool = False) -> int:
+        """Give the store's token, or 0 if the rules were refused."""
+        (effect,) = made.receive(SetRules(next(others), owner, vid, rules, operator), 0)
+        if isinstance(effect, Failed):
+            assert "at most 5 names" in str(effect.error)
+            return 0
+        assert isinstance(effect, Store)
+        return effect.token
+
+    first = asks("ada", "u", naming("a", "b", attributes=("floor",)))
+    assert made.occupancy()["names of one owner"] == (3, 5)
+    assert not asks("ada", "v", naming("a", "b", "c")), "what is on its way to the disk counts"
+    made.receive(StoreFailed(first, "full"), 0)
+    second = asks("ada", "v", naming("a", "b", "c"))
+    made.receive(Stored(second), 0)
+    last = asks("ada", "u", naming("a", "b"))
+    made.receive(Stored(last), 0)
+    assert made.occupancy()["names of one owner"] == (5, 5)
+    assert not asks("ada", "w", naming("a"))
+    assert not asks("ada", "v", naming("a", "b", "c", "d"))
+    made.receive(Stored(asks("ada", "v", naming("d", "e", "f"))), 0)  # as many others instead
+    made.receive(Stored(asks("bob", "x", naming("a", "b", "c", "d", "e"))), 0)
+    made.receive(Stored(asks("op", "y", naming(*"abcdefg"), operator=True)), 0)
+    assert not asks("op", "z", naming("a")), "as an owner, an operator is one like others"
+    made.receive(Stored(asks("op", "y", naming(*"abcdef"))), 0)  # fewer than before may always be
+    made.receive(Stored(asks("ada", "v", None)), 0)
+    made.receive(Stored(asks("ada", "w", naming("a", "b", "c"))), 0)
+    for owner, vid in (("ada", "u"), ("ada", "w"), ("bob", "x"), ("op", "y")):
+        made.receive(Stored(asks(owner, vid, None)), 0)
+    assert made.occupancy()["names of one owner"] == (0, 5)

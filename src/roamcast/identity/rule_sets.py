@@ -45,12 +45,25 @@ class OwnedRules(msgspec.Struct, frozen=True, array_like=True):
     """Whether only the owner may publish under the vid; false where an operator set the rules."""
 
 
+def names_in(rules: Sequence[Rule] | None) -> int:
+    """Count the viewers and attributes that rules name: what they take of memory."""
+    return sum(len(rule.viewers) + len(rule.attributes or ()) for rule in rules or ())
+
+
 class _Claim(msgspec.Struct):
     """A vid with rules on their way to the disk: whose they are, and how many."""
 
     owner: str
     binding: bool
     writes: int = 0
+
+
+class _Held(msgspec.Struct, frozen=True):
+    """Rules in force: whose they are, whether they bind, and how many names they hold."""
+
+    owner: str
+    binding: bool
+    names: int
 
 
 class RuleSets(Part):
@@ -61,25 +74,34 @@ class RuleSets(Part):
     prefix: ClassVar[str] = PREFIX
 
     def __init__(
-        self, book: RuleBook, sets_per_owner_max: int, check_publisher: CheckPublisher
+        self,
+        book: RuleBook,
+        sets_per_owner_max: int,
+        names_per_owner_max: int,
+        check_publisher: CheckPublisher,
     ) -> None:
         self._book = book
         self._sets_per_owner_max = sets_per_owner_max
+        self._names_per_owner_max = names_per_owner_max
         self._check_publisher = check_publisher
         self.publishers: dict[str, str] = {}
         """Vid → who alone may publish under it; for all other vids everybody may."""
-        self._owners: dict[str, tuple[str, bool]] = {}
+        self._held: dict[str, _Held] = {}
         self._owned: dict[str, int] = {}
+        """Owner → how many sets are in force."""
+        self._named: dict[str, int] = {}
+        """Owner → how many names its rules hold, those on their way to the disk as well."""
         self._claims: dict[str, _Claim] = {}
         self._pending: dict[int, SetRules] = {}
         self._token = 0
 
     def occupancy(self) -> Occupancy:
-        """How many sets the owner with the most has."""
+        """How many sets, and how many names, the owner with the most has."""
         return {
             "sets of one owner": (max(self._owned.values(), default=0), self._sets_per_owner_max),
-            "owners": (len(self._owned), len(self._owners)),
-            "sets": (len(self._owners), len(self._owned) * self._sets_per_owner_max),
+            "names of one owner": (max(self._named.values(), default=0), self._names_per_owner_max),
+            "owners": (len(self._owned), len(self._held)),
+            "sets": (len(self._held), len(self._owned) * self._sets_per_owner_max),
         }
 
     def restore(self, stored: Mapping[str, bytes], now: int) -> Sequence[Effect]:
@@ -108,7 +130,7 @@ class RuleSets(Part):
                 return self._stored(self._pending.pop(token))
             case StoreFailed(token, reason):
                 asked = self._pending.pop(token)
-                self._settled(asked.vid)
+                self._settled(asked)
                 return [Failed(asked.ticket, StoreError(reason))]
             case _:
                 raise AssertionError(f"rule sets take no {type(given).__name__}")
@@ -119,10 +141,8 @@ class RuleSets(Part):
         return None if known is None else known[0]
 
     def _known(self, vid: str) -> tuple[str, bool] | None:
-        known = self._owners.get(vid)
-        if known is None and (claim := self._claims.get(vid)) is not None:
-            known = claim.owner, claim.binding
-        return known
+        known = self._held.get(vid) or self._claims.get(vid)
+        return None if known is None else (known.owner, known.binding)
 
     def _note_publisher(self, vid: str) -> None:
         """Look again at who alone may publish under a vid, after its rules or claims changed."""
@@ -141,11 +161,14 @@ class RuleSets(Part):
                 self._check_publisher(vid, given.owner)
             if rules is not None:
                 check_rules(rules)
+                if not given.any_owner:
+                    self._check_names(vid, given.owner, names_in(rules))
         except RoamcastError as error:
             return [Failed(given.ticket, error)]
         owner, binding = self._known(vid) or (given.owner, not given.any_owner)
         claim = self._claims.setdefault(vid, _Claim(owner, binding))
         claim.writes += 1
+        self._count_names(owner, names_in(rules))
         self._note_publisher(vid)
         value = None
         if rules is not None:
@@ -164,20 +187,38 @@ class RuleSets(Part):
         if known is None and self._owned.get(owner, 0) >= most:
             raise LimitError(f"one publisher sets the rules of at most {most} vids")
 
+    def _check_names(self, vid: str, owner: str, names: int) -> None:
+        """Refuse names beyond what one owner may have in all; fewer than before may always be."""
+        held = self._held.get(vid)
+        before = 0 if held is None else held.names
+        most = self._names_per_owner_max
+        if names > before and self._named.get(owner, 0) - before + names > most:
+            raise LimitError(
+                f"the rules of one publisher hold at most {most} names of viewers and attributes:"
+                " name a group, or remove rules"
+            )
+
+    def _count_names(self, owner: str, names: int) -> None:
+        """Count names that an owner's rules hold more, or fewer."""
+        counted = self._named.pop(owner, 0) + names
+        if counted:
+            self._named[owner] = counted
+
     def _stored(self, asked: SetRules) -> list[Effect]:
         """Rules are on disk: they come into force now, and the map shows the vid anew."""
         claim = self._claims[asked.vid]
-        self._settled(asked.vid)
+        self._settled(asked)
         named = self._set(asked.vid, claim.owner, asked.rules, claim.binding)
         return [RulesChanged(asked.vid, tuple(named)), Acknowledged(asked.ticket)]
 
-    def _settled(self, vid: str) -> None:
+    def _settled(self, asked: SetRules) -> None:
         """One write of rules has reached the disk, or never will."""
-        claim = self._claims[vid]
+        claim = self._claims[asked.vid]
         claim.writes -= 1
+        self._count_names(claim.owner, -names_in(asked.rules))
         if not claim.writes:
-            del self._claims[vid]
-            self._note_publisher(vid)
+            del self._claims[asked.vid]
+            self._note_publisher(asked.vid)
 
     def _take(self, vid: str, value: bytes | None) -> list[str]:
         """Let come into force what is on disk; give viewers named for the first time."""
@@ -187,13 +228,15 @@ class RuleSets(Part):
         return self._set(vid, owned.owner, owned.rules, owned.binding)
 
     def _set(self, vid: str, owner: str, rules: Sequence[Rule] | None, binding: bool) -> list[str]:
-        before = self._owners.pop(vid, None)
+        before = self._held.pop(vid, None)
         if before is not None:
-            self._owned[before[0]] -= 1
-            if not self._owned[before[0]]:
-                del self._owned[before[0]]
+            self._owned[before.owner] -= 1
+            if not self._owned[before.owner]:
+                del self._owned[before.owner]
+            self._count_names(before.owner, -before.names)
         if rules is not None:
-            self._owners[vid] = owner, binding
+            held = self._held[vid] = _Held(owner, binding, names_in(rules))
             self._owned[owner] = self._owned.get(owner, 0) + 1
+            self._count_names(owner, held.names)
         self._note_publisher(vid)
         return self._book.set(vid, rules)

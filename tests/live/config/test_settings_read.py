@@ -56,6 +56,10 @@ READ = {
         "live/service/making.py",
         "limits.publications_per_client_max",
     ),
+    "limits.rule_names_per_client_max": (
+        "live/service/making.py",
+        "limits.rule_names_per_client_max",
+    ),
     "limits.filter_length_max": ("live/service/service.py", "settings.limits.filter_length_max"),
     "limits.items_default": ("live/http/features.py", "limits.items_default"),
     "limits.items_max": ("live/http/features.py", "limits.items_max"),

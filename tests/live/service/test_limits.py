@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import pytest
 from websockets.exceptions import ConnectionClosed
 
-from tests.running_service import RunningService, feature, hears, one_answer
+from tests.running_service import Answer, RunningService, feature, hears, one_answer
 
 pytestmark = pytest.mark.process
 
@@ -24,6 +24,7 @@ items_default = 2
 items_max = 3
 nearest_max = 2
 publications_per_client_max = 4
+rule_names_per_client_max = 3
 connections_per_subject_max = 2
 idle_s = 1
 ping_s = 0.2
@@ -81,6 +82,20 @@ def test_a_subject_publishes_up_to_the_maximum(running: RunningService) -> None:
     assert "4" in refused.problem
     assert running.ask("DELETE", "/contexts/m0", token).status == 204
     assert running.ask("PUT", "/contexts/m4", token, feature()).status == 201
+
+
+@pytest.mark.limit("limits.rule_names_per_client_max")
+def test_the_rules_of_a_subject_name_up_to_the_maximum(running: RunningService) -> None:
+    token = running.token("ruler", ["publish"])
+
+    def ask(*viewers: str) -> Answer:
+        rules = [{"viewers": viewers, "precision": "exact"}]
+        return running.ask("PUT", "/contexts/mine/rules", token, rules)
+
+    assert ask("a", "b", "c").status == 200
+    refused = ask("a", "b", "c", "d")
+    assert refused.status == 400
+    assert "at most 3 names of viewers and attributes" in refused.problem
 
 
 @pytest.mark.limit("limits.header_bytes_max")

@@ -66,6 +66,8 @@ class PublicationSettings(msgspec.Struct, frozen=True):
     """Bounds; intervals in microseconds."""
 
     publications_per_owner_max: int = 100_000
+    rule_names_per_owner_max: int = 1_000_000
+    """Most viewers and attributes that the rules of one owner name in all."""
     lifetime_us_default: int = 24 * 3_600_000_000
     lifetime_us_max: int = 366 * 24 * 3_600_000_000
     session_grace_us: int = 30_000_000

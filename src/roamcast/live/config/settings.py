@@ -135,6 +135,9 @@ class Limits(Section, frozen=True, kw_only=True):
     publications_per_client_max: Annotated[
         int, _number(1, 1_000_000, "contexts of one session or subject; rule sets of one subject")
     ] = 10_000
+    rule_names_per_client_max: Annotated[
+        int, _number(1, 10_000_000, "viewers and attributes that one subject's rules name in all")
+    ] = 20_000
     filter_length_max: Annotated[
         int,
         _number(16, LENGTH_MAX, "characters of a filter; the language limits its depth and terms"),

@@ -93,6 +93,7 @@ def broker_of(
         ),
         publication_settings=PublicationSettings(
             publications_per_owner_max=limits.publications_per_client_max,
+            rule_names_per_owner_max=limits.rule_names_per_client_max,
             lifetime_us_default=int(limits.context_lifetime_s * MICROSECONDS),
             lifetime_us_max=int(limits.context_lifetime_s_max * MICROSECONDS),
         ),
