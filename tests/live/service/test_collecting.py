@@ -1,12 +1,17 @@
 """Garbage is sought among what is new, and everything is looked through once in a while."""
 
+import asyncio
 import gc
+import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from weakref import ref
 
 import pytest
+from litestar._parsers import parse_query_string
 
+from roamcast.live.service import collecting
 from roamcast.live.service.collecting import ASIDE_MAX, THRESHOLDS, Collector
 
 
@@ -97,3 +102,28 @@ def test_python_collects_as_before_when_the_service_is_over() -> None:
     collector.stop()
     assert (gc.get_threshold(), len(gc.callbacks)) == before
     assert gc.get_freeze_count() == 0
+
+
+def resident_mb() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def test_free_memory_is_given_back_to_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collecting, "GIVE_BACK_S", 0.01)
+
+    async def lies_between() -> tuple[float, float]:
+        blocks = [bytearray(64_000) for _ in range(2_000)]  # 128 MB, each too small for a map
+        last = blocks.pop()
+        del blocks
+        before = resident_mb()
+        task = asyncio.create_task(collecting.give_back())
+        while resident_mb() > before - 64 and not task.done():
+            await asyncio.sleep(0.01)
+        task.cancel()
+        return before - resident_mb(), len(last)
+
+    parse_query_string(b"filter=" + b"x" * 16_384)
+    given_back, _ = asyncio.run(asyncio.wait_for(lies_between(), 60))
+    assert given_back >= 64
+    assert parse_query_string.cache_info().currsize == 0, "the framework keeps no long texts"

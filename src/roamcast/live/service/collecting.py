@@ -1,19 +1,30 @@
-"""`Collector`: cyclic garbage is sought among what is new, so that no pause grows with the map.
+"""Memory: `Collector` seeks garbage among what is new, `give_back` returns what is free.
 
 Python stops everything to look through all objects for cycles nobody refers to. Contexts and
 subscriptions are no cycles, live long and are many. So whatever has survived a collection is set
 aside: later ones pass over it, and it is freed as always when nobody refers to it (0380).
+
+What is freed goes to the C library, which keeps it: a burst of large answers would leave a process
+half as large again for ever. So it is asked now and then to return free pages to the machine. The
+query strings and cookies that the web framework remembers are forgotten before: they may be long.
 """
 
+import asyncio
+import ctypes
 import gc
 from collections.abc import Callable
 from typing import Any, Final
+
+from litestar._parsers import parse_cookie_string, parse_query_string
 
 THRESHOLDS: Final = (700, 10, 3)
 """New objects, and collections of one generation before the next: the last sees some 20,000."""
 
 ASIDE_MAX: Final = 1_000
 """So often something is set aside before everything is looked through again."""
+
+GIVE_BACK_S: Final = 10.0
+"""How often free memory is returned; it takes milliseconds, beside the loop."""
 
 
 class Collector:
@@ -51,3 +62,14 @@ class Collector:
         gc.freeze()
         gc.collect()  # Python waits for a quarter more than the last collection left: that is none
         self._aside = 0
+
+
+async def give_back() -> None:
+    """Return free memory to the machine, again and again; a C library that has no way keeps it."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    while True:
+        await asyncio.sleep(GIVE_BACK_S)
+        parse_query_string.cache_clear()
+        parse_cookie_string.cache_clear()
+        if trim is not None:
+            await asyncio.to_thread(trim, 0)

@@ -28,7 +28,7 @@ from roamcast.live.links.sockets import WebSocket, binary_frame
 from roamcast.live.observe.journaling import JOURNAL_FOLDER, journaling_of
 from roamcast.live.observe.metrics import Metrics
 from roamcast.live.overlay.node import node_of
-from roamcast.live.service.collecting import Collector
+from roamcast.live.service.collecting import Collector, give_back
 from roamcast.live.service.service import Service
 from roamcast.live.store.store import SqliteStore
 from roamcast.live.trust.host import RunningTrust
@@ -142,7 +142,7 @@ async def serve(
     links = _links(settings, service)
     await links.start()
     service.start(links)
-    tasks: list[asyncio.Task[Any]] = []
+    tasks: list[asyncio.Task[Any]] = [asyncio.get_running_loop().create_task(give_back())]
     address_file = data / ADDRESS_FILE
 
     def began(port: int) -> None:

@@ -5,7 +5,8 @@ from typing import Final
 from roamcast.model.caching import ByBytes
 from roamcast.model.filters import Filter
 
-BYTES_MAX: Final = 64 << 20
+BYTES_MAX: Final = 16 << 20
+"""Some thousand short filters: enough for a crowd, little for who sends a new one each time."""
 
 WEIGHT: Final = 64
 """Bytes of a filter's trees for each character of its text, at least what the dearest take."""

@@ -38,7 +38,10 @@ BOTH: Final = 2
 TERM: Final = 3
 
 WRITTEN_BYTES_MAX: Final = 8 << 20
-"""Bytes of texts that are remembered: a form is written once for every level above it."""
+"""Bytes of forms that are remembered: one is written once for every level above it."""
+
+WEIGHT: Final = 16
+"""Bytes of a form and its text for each character of the text."""
 
 remembered: ByBytes[Normal, Written] = ByBytes(WRITTEN_BYTES_MAX)
 
@@ -52,7 +55,7 @@ def _written(normal: Normal) -> Written:
     known = remembered.get(normal)
     if known is None:
         known = _write(normal)
-        remembered.put(normal, known, len(known[0]))
+        remembered.put(normal, known, WEIGHT * len(known[0]))
     return known
 
 
