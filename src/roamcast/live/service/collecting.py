@@ -15,6 +15,7 @@ import gc
 from collections.abc import Callable
 from typing import Any, Final
 
+from litestar._kwargs.extractors import create_query_default_dict
 from litestar._parsers import parse_cookie_string, parse_query_string
 
 THRESHOLDS: Final = (700, 10, 3)
@@ -25,6 +26,9 @@ ASIDE_MAX: Final = 1_000
 
 GIVE_BACK_S: Final = 10.0
 """How often free memory is returned; it takes milliseconds, beside the loop."""
+
+REMEMBERED: Final = (parse_query_string, create_query_default_dict, parse_cookie_string)
+"""What the web framework remembers of the last thousand requests each."""
 
 
 class Collector:
@@ -69,7 +73,7 @@ async def give_back() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     while True:
         await asyncio.sleep(GIVE_BACK_S)
-        parse_query_string.cache_clear()
-        parse_cookie_string.cache_clear()
+        for parse in REMEMBERED:
+            parse.cache_clear()
         if trim is not None:
             await asyncio.to_thread(trim, 0)
