@@ -101,6 +101,7 @@ class RuleSets(Part):
             "sets of one owner": (max(self._owned.values(), default=0), self._sets_per_owner_max),
             "names of one owner": (max(self._named.values(), default=0), self._names_per_owner_max),
             "owners": (len(self._owned), len(self._held)),
+            "owners with names": (len(self._named), len(self._held) + len(self._pending)),
             "sets": (len(self._held), len(self._owned) * self._sets_per_owner_max),
         }
 
