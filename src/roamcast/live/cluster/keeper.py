@@ -61,6 +61,13 @@ PATIENCE: Final = WatchdogSettings(rest_us_max=1_000_000)
 SPARE_AFTER_S: Final = 0.5
 """A new spare is loaded so long after the last one became a service: first things first."""
 
+FIRST_NICENESS: Final = 5
+"""How gently a host of several loads its first service: the others of its machine serve meanwhile,
+but its own operator waits."""
+
+SPARE_NICENESS: Final = 10
+"""How gently a spare is loaded: nobody waits for it."""
+
 LINE_BYTES_MAX: Final = 65_536
 
 _LOG = logging.getLogger("roamcast.live.cluster.keeper")
@@ -160,7 +167,7 @@ class Keeper:
         self._keys = TokenKeys.open(
             Path(self._settings.server.data), skew_s=self._settings.limits.clock_skew_s_max
         )
-        self._spare = await self._load()
+        self._spare = await self._load(FIRST_NICENESS)
         await asyncio.wait((self._spare.warm, self._over), return_when=asyncio.FIRST_COMPLETED)
         for host in self._settings.seats:
             if host != self.name:
@@ -337,12 +344,13 @@ class Keeper:
         if not self._alone and self._child is None and self._spare is None:
             self._spawn(self._next_spare())
 
-    async def _load(self) -> Child:
-        """Start a process that loads everything and waits."""
+    async def _load(self, niceness: int = 0) -> Child:
+        """Start a process that loads everything, so gently, and waits."""
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             "roamcast.live.cluster.spare",
+            str(niceness),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is for this process; it tells the service
@@ -374,7 +382,7 @@ class Keeper:
     async def _next_spare(self) -> None:
         await asyncio.sleep(SPARE_AFTER_S)
         if self._spare is None and (self._child is not None or not self._alone):
-            self._spare = await self._load()
+            self._spare = await self._load(SPARE_NICENESS)
 
     def _keep_port(self, url: str) -> None:
         """Whatever port the system chose, clients will look for the service there."""

@@ -9,6 +9,10 @@ import asyncio
 import os
 import signal
 import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -62,16 +66,39 @@ async def answer(service: "Service") -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def main() -> int:
-    """Load everything, wait for the order, serve."""
-    from roamcast.errors import RoamcastError
-    from roamcast.live.observe.logs import configure
-    from roamcast.live.service.running import run
+def load() -> None:
+    """Import what a service needs, and load the compiled code."""
     from roamcast.matching import FilterSet
     from roamcast.matching.live import questions
 
+    import_module("roamcast.live.service.running")
     FilterSet().warm_up()
     questions.warm_up()
+
+
+def gently(work: Callable[[], None], niceness: int) -> None:
+    """Do something at a lower priority, so that what this machine serves comes first.
+
+    Linux has priorities for each thread: this one's ends with it. A process that lowered its own
+    could not raise it again without being root.
+    """
+
+    def do() -> None:
+        if sys.platform == "linux":  # elsewhere a thread has none, and its number means another
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), niceness)
+        work()
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(do).result()
+
+
+def main(niceness: int) -> int:
+    """Load everything at this priority, wait for the order, serve."""
+    gently(load, niceness)
+    from roamcast.errors import RoamcastError
+    from roamcast.live.observe.logs import configure
+    from roamcast.live.service.running import run
+
     say(SpareReport("warm"))
     with open(0, "rb", buffering=0, closefd=False) as unbuffered:  # what follows is not ours yet
         line = unbuffered.readline()
@@ -93,4 +120,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(int(sys.argv[1])))
