@@ -1,8 +1,9 @@
 """What does a node without neighbours pay? The CPU of updates with `[overlay]` and without.
 
 Live: two services under the load of the benches `service` and `fanout`, as fast as updates are
-acknowledged, in turns, so that a busy machine slows both alike. And the broker alone, in one
-process, where no socket and no disk hides a difference.
+acknowledged, in turns, so that a busy machine slows both alike; then another two, for two processes
+of the same settings differ as well. And the broker alone, in one process, where no socket and no
+disk hides a difference.
 """
 
 import random
@@ -35,7 +36,12 @@ LISTENERS = {"service": 10, "fanout": 300}
 """Benches → clients that are told of every update."""
 
 CONTEXTS = 50
-LIVE_TURNS = 25
+PAIRS = 4
+"""Pairs of services: where its memory lies makes one process some percent slower than another."""
+
+LIVE_TURNS = 10
+"""Turns of each pair."""
+
 LIVE_S = 1.0
 WARM_S = 2.0
 NODE = '[overlay]\nnode = "b1"\n'
@@ -107,26 +113,36 @@ def alone() -> dict[str, Any]:
 
 def alone_live(bench: str) -> dict[str, Any]:
     """Give the CPU of an update at a service that is no node, and at one that is."""
-    count = LISTENERS[bench]
+    taken: tuple[list[float], list[float]] = ([], [])
+    for number in range(PAIRS):
+        pair = _live_pair(LISTENERS[bench], node_first=number % 2 == 1)
+        for times, more in zip(taken, pair, strict=True):
+            times += more
+    return _row(bench, LISTENERS[bench], *taken)
+
+
+def _live_pair(listeners: int, *, node_first: bool) -> tuple[list[float], list[float]]:
+    """Measure two services in turns; give the times of the one without `[overlay]` first."""
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
         try:
-            publishers = []
-            for name, more in (("without", ""), ("node", NODE)):
+            kinds = [("without", ""), ("node", NODE)]
+            publishers = {}
+            for name, more in reversed(kinds) if node_first else kinds:
                 (Path(folder) / name).mkdir()
                 service, url, token = serve(Path(folder) / name, more)
-                clients(url.replace("http", "ws", 1) + "/session", token, count, WHERE)
-                publishers.append((service, Publisher(url, token)))
-            for _, publisher in publishers:
+                clients(url.replace("http", "ws", 1) + "/session", token, listeners, WHERE)
+                publishers[name] = service, Publisher(url, token)
+            for _, publisher in publishers.values():
                 publisher.flood(WARM_S, CONTEXTS)
-            taken: list[list[float]] = [[], []]
+            taken: dict[str, list[float]] = {name: [] for name in publishers}
             for _ in range(LIVE_TURNS):
-                for (service, publisher), times in zip(publishers, taken, strict=True):
+                for name, (service, publisher) in publishers.items():
                     before_s = service.core_s()
                     sent, _ = publisher.flood(LIVE_S, CONTEXTS)
-                    times.append((service.core_s() - before_s) / sent * 1e6)
+                    taken[name].append((service.core_s() - before_s) / sent * 1e6)
         finally:
             Process.end_all()
-    return _row(bench, count, *taken)
+    return taken["without"], taken["node"]
 
 
 def _row(what: str, listeners: int, without: list[float], alone: list[float]) -> dict[str, Any]:

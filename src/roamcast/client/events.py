@@ -42,8 +42,7 @@ from roamcast.model.contexts import from_feature
 from roamcast.model.machine import Draw
 from roamcast.model.wire import FRAME_BYTES_MAX
 from roamcast.overlay.flows.cursor import ProducerCursor
-from roamcast.overlay.flows.events import EventsDelivered, EventsLost, EventsStanding
-from roamcast.overlay.flows.messages import Event
+from roamcast.overlay.flows.events import EventsLost, EventsStanding
 from roamcast.overlay.flows.vector import Position, merge, numbers_between
 from roamcast.transport.address import ServiceAddress
 
@@ -508,21 +507,16 @@ class EventRoamer:
                     await self._ask(broker, stream)
 
     async def _events(self, broker: _Broker, stream: EventStream, frame: say.EventsFrame) -> None:
-        upto = Position(*frame.upto)
-        events = tuple((one.position, _event_of(one)) for one in frame.events)
-        given = EventsDelivered(frame.re, frame.origin, Position(*frame.after), upto, events)
-        taken = stream.cursor.take(given)
-        if taken.missing:
+        after, upto = Position(*frame.after), Position(*frame.upto)
+        events = [(one.position, one) for one in frame.events]
+        fresh = stream.cursor.fresh(frame.origin, after, upto, events)
+        if fresh is None:
             await self._ask(broker, stream)
-        new = {id(event) for event in taken.events}
-        for one, (_, event) in zip(frame.events, events, strict=True):
-            if id(event) in new:
-                feature = msgspec.to_builtins(one.feature)
-                await stream.put(
-                    ReceivedEvent(
-                        from_feature(feature), one.data, one.producer, one.number, frame.origin
-                    )
-                )
+        for one in fresh or ():
+            context = from_feature(msgspec.to_builtins(one.feature))
+            await stream.put(
+                ReceivedEvent(context, one.data, one.producer, one.number, frame.origin)
+            )
         if stream.modulated is not None and stream.modulated.confirms():
             had = dict(stream.cursor.vector)
             await broker.send({"type": "confirm_events", "re": stream.name, "vector": had})
@@ -562,11 +556,6 @@ class EventRoamer:
         task = asyncio.get_running_loop().create_task(run())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _event_of(event: say.SessionEvent) -> Event:
-    """Give what a cursor tells repetitions by."""
-    return Event(event.producer, event.life, event.number, b"")
 
 
 async def _first(*waits: Awaitable[Any]) -> None:

@@ -511,6 +511,8 @@ def _tagged(value: Attribute) -> Any:
 
 
 def _read_attribute(name: str, value: Any) -> Attribute:
+    if isinstance(value, (str, int, float)):
+        return value
     if isinstance(value, Mapping):
         tag, text = next(iter(value.items())) if len(value) == 1 else ("", None)
         if tag in _TAGGED and isinstance(text, str):
@@ -520,8 +522,6 @@ def _read_attribute(name: str, value: Any) -> Attribute:
                 raise ContextError(f"attribute {name[:60]!r}: {error}") from None
         forms = " or ".join(f'{{"{known}": "…"}}' for known in _TAGGED)
         raise ContextError(f"attribute {name!r} is an object, and not {forms}")
-    if isinstance(value, str | int | float):
-        return value
     raise ContextError(f"attribute {name!r} is none of {', '.join(kinds.KINDS)}")
 
 

@@ -17,7 +17,7 @@ from roamcast.channels.sessions.messages import (
 )
 from roamcast.errors import InputError
 from roamcast.model.caching import ByBytes
-from roamcast.model.contexts import to_feature
+from roamcast.model.contexts import encode
 from roamcast.overlay.flows.events import EventsDelivered, EventsLost
 from roamcast.overlay.flows.messages import Event
 from roamcast.overlay.flows.vector import ORIGINS_MAX, Pairs, Position, Vector, pairs
@@ -66,7 +66,7 @@ class EventFrames:
         key = (origin, epoch, number)
         found = self._known.get(key)
         if found is None:
-            feature: Any = to_feature(event.context)
+            feature: Any = msgspec.Raw(encode(event.context))
             made = SessionEvent(
                 number, event.producer, event.life, event.number, feature, event.data
             )

@@ -5,15 +5,18 @@ two homes at once, or deliveries that overlap, each event comes out once and in 
 (trap 15). A `ProducerCursor` says what each event of its producer needs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from types import MappingProxyType
+from typing import TypeVar
 
 import msgspec
 
 from roamcast.overlay.flows.events import EventsDelivered, EventsLost, EventsStanding
 from roamcast.overlay.flows.messages import NEEDS_MAX, Event
-from roamcast.overlay.flows.reader import Numbers
+from roamcast.overlay.flows.reader import Numbered, Numbers
 from roamcast.overlay.flows.vector import Pairs, Position, Vector, merge, pairs
+
+EventForm = TypeVar("EventForm", bound=Numbered)
 
 
 class TakenEvents(msgspec.Struct, frozen=True):
@@ -57,19 +60,29 @@ class ConsumerCursor:
 
     def take(self, given: EventsDelivered) -> TakenEvents:
         """Take a delivery: give its events that are new."""
-        cursor = self.vector.setdefault(given.origin, given.after)
-        if given.after > cursor:
-            return TakenEvents(missing=True)
-        if given.upto <= cursor:
-            return TakenEvents()
-        self.vector[given.origin] = given.upto
-        return TakenEvents(self._fresh(given, cursor))
+        fresh = self.fresh(given.origin, given.after, given.upto, given.events)
+        return TakenEvents(missing=True) if fresh is None else TakenEvents(tuple(fresh))
 
-    def _fresh(self, given: EventsDelivered, cursor: Position) -> tuple[Event, ...]:
-        ahead: Sequence[Event] = [
-            event for number, event in given.events if Position(given.upto.epoch, number) > cursor
-        ]
-        return tuple(event for event in ahead if self._numbers.is_new(event))
+    def fresh(
+        self,
+        origin: str,
+        after: Position,
+        upto: Position,
+        events: Iterable[tuple[int, EventForm]],
+    ) -> list[EventForm] | None:
+        """Take the events in (after, upto], in any form: give those that are new.
+
+        None if something before them is missing.
+        """
+        cursor = self.vector.setdefault(origin, after)
+        if after > cursor:
+            return None
+        if upto <= cursor:
+            return []
+        self.vector[origin] = upto
+        # Numbers of another epoch than the cursor's are all behind it.
+        had = cursor.number if cursor.epoch == upto.epoch else -1
+        return [event for number, event in events if number > had and self._numbers.is_new(event)]
 
 
 class ProducerCursor:

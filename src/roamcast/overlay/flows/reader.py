@@ -9,7 +9,7 @@ stood on its way (trap 16). What the origin's log itself answers counts always.
 """
 
 from collections import deque
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -40,6 +40,25 @@ class LogInterval(msgspec.Struct, frozen=True):
         return sum(event.size for _, event in self.events)
 
 
+class Numbered(Protocol):
+    """An event, in whatever form, as its producer numbered it."""
+
+    @property
+    def producer(self) -> str:
+        """Who published it."""
+        ...
+
+    @property
+    def life(self) -> int:
+        """Which life of the producer."""
+        ...
+
+    @property
+    def number(self) -> int:
+        """Its number in that life."""
+        ...
+
+
 class Numbers:
     """The last number of each producer, to tell what was sent again elsewhere.
 
@@ -54,7 +73,7 @@ class Numbers:
     def __len__(self) -> int:
         return len(self._last)
 
-    def is_new(self, event: Event) -> bool:
+    def is_new(self, event: Numbered) -> bool:
         """Note an event; return whether it was not there before."""
         known = self._last.pop(event.producer, None)
         rank = (event.life, event.number)
