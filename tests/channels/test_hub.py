@@ -154,7 +154,7 @@ def test_a_large_current_set_leaves_turns_to_others_and_changes_meanwhile_are_to
     for name, read in (("s", reader), ("t", other)):
         assert desk.sees(name) == {one.vid: one.place for one in expected}
         assert read.complete == {read.query_of["w"]}
-    assert desk.broker._server.contexts.unnoted == {}
+    assert desk.broker._server.contexts.notes.unnoted == {}
 
 
 def test_a_query_that_is_withdrawn_before_it_is_noted_leaves_nothing() -> None:
@@ -163,11 +163,11 @@ def test_a_query_that_is_withdrawn_before_it_is_noted_leaves_nothing() -> None:
         desk.keep(f"p{number:03}", "hq")
     desk.open("s")
     desk.watch("s", "within(place, 'hq')")
-    assert desk.broker._server.contexts.unnoted
+    assert desk.broker._server.contexts.notes.unnoted
     desk.unwatch("s")
     desk.keep("p003", "hq/1")
     desk.run(SECOND)
-    assert desk.broker._server.contexts.unnoted == {}
+    assert desk.broker._server.contexts.notes.unnoted == {}
 
 
 def window_max(frames: list[tuple[int, int]]) -> int:

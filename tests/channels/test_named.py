@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roamcast.broker import Frame
-from roamcast.channels.server import contexts
+from roamcast.channels.server import apart
 from roamcast.channels.server.messages import State
 from roamcast.channels.server.settings import MapSettings
 from roamcast.channels.sessions.settings import HubSettings
@@ -108,7 +108,7 @@ def test_in_the_end_everybody_has_read_what_rules_show_them(seed: int) -> None:
     assert all(used <= most for used, most in held.values()), held
     for name in crowd.watching:
         desk.close(name)
-    named = desk.broker._server.contexts.named
+    named = desk.broker._server.contexts.apart.named
     assert not named.known
     assert not any(known.apart for known in desk.broker._server.map.contexts.values())
 
@@ -138,7 +138,7 @@ def test_an_update_is_one_frame_for_all_whom_other_rules_name(many: int) -> None
 def test_a_name_that_many_contexts_rules_have_goes_by_the_index(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(contexts, "SMALL_MAX", 1)
+    monkeypatch.setattr(apart, "SMALL_MAX", 1)
     desk = Desk(map_settings=MapSettings(notes_max=1))
     for number in range(4):
         desk.rules(f"p{number}", (Rule(viewers=("eve",), precision="exact"),))

@@ -7,7 +7,7 @@ import pytest
 from roamcast.channels.failover.merging import Merging
 from roamcast.channels.failover.messages import HandedContext, HandedRemoval
 from roamcast.channels.server import desk as desk_module
-from roamcast.channels.server.contexts import MapContexts
+from roamcast.channels.server.current_sets import CurrentSets
 from roamcast.channels.server.outbox import Outbox
 from roamcast.channels.server.view_class import ViewClass
 from roamcast.channels.spread import streams as streams_module
@@ -46,7 +46,7 @@ def test_forgetting_a_coalesced_change_is_found(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(Outbox, "add", forgetful)
     # The present state, asked for when a batch is made, would hide it.
-    monkeypatch.setattr(MapContexts, "fresh", lambda _self, _view_class, state: state)
+    monkeypatch.setattr(CurrentSets, "fresh", lambda _self, _view_class, state: state)
     assert broken() == "views equal the map"
 
 

@@ -9,8 +9,9 @@ from roamcast.channels.client.copy import Left, MapCopy
 from roamcast.channels.client.watching import Watching
 from roamcast.channels.relay.server import RelayedSubscriptions, RelayServer
 from roamcast.channels.server import map_server as server_module
-from roamcast.channels.server.contexts import ActiveMap, MapContext
+from roamcast.channels.server.contexts import ActiveMap
 from roamcast.channels.server.desk import ClientState, Desk
+from roamcast.channels.server.map_context import MapContext
 from roamcast.channels.server.messages import Parcel, State
 from roamcast.channels.server.outbox import Pager, Waiting
 from roamcast.model.filters import Filter

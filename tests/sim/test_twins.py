@@ -17,7 +17,7 @@ LEAKS = {
         "    return False\n    if seen is None:\n",
     ),
     "counting hidden updates": (
-        "roamcast.channels.server.contexts:_next_number",
+        "roamcast.channels.server.contexts:next_number",
         "max(view.number + 1, elapsed_us)",
         "view._desk.number",
     ),
@@ -37,17 +37,17 @@ LEAKS = {
         "return rule.precision, rule.attributes\n    return",
     ),
     "a name that is told": (
-        "roamcast.channels.server.contexts:MapContexts._name_anew",
+        "roamcast.channels.server.apart:Apart.name_anew",
         "if with_class is not None and matched and",
         "if False and",
     ),
     "a name's end that is told": (
-        "roamcast.channels.server.contexts:MapContexts._return",
+        "roamcast.channels.server.apart:Apart._return",
         "and was.body and self._unchanged(",
         "and False and self._unchanged(",
     ),
     "a t_r as of the class": (
-        "roamcast.channels.server.contexts:MapContexts._return",
+        "roamcast.channels.server.apart:Apart._return",
         "if (was.body, was.number) != (body, now.number):",
         "if False:",
     ),

@@ -15,6 +15,7 @@ from roamcast.channels.client.publications import DisownContext, PublishContext,
 from roamcast.channels.client.watching import Current, Cut, Overtaken, Pending, Refusal
 from roamcast.channels.reliable.receiver import Stale
 from roamcast.channels.server.contexts import ActiveMap, MapContexts
+from roamcast.channels.server.current_sets import CurrentSets
 from roamcast.channels.server.desk import ClientState, Desk, Policy, Public
 from roamcast.channels.server.map_server import MapServer
 from roamcast.channels.server.messages import REASON_LENGTH_MAX, Refused
@@ -188,9 +189,9 @@ class RelayedSubscriptions(Subscriptions):
     """The clients' subscriptions, and the filters subscribed to in their place."""
 
     def __init__(
-        self, desk: Desk, contexts: MapContexts, dissemination: Dissemination, forward: Forward
+        self, desk: Desk, current: CurrentSets, dissemination: Dissemination, forward: Forward
     ) -> None:
-        super().__init__(desk, contexts, dissemination)
+        super().__init__(desk, current, dissemination)
         self.upward: dict[str, Upward] = {}
         self._by_name: dict[str, Upward] = {}
         self._asked: dict[str, dict[str, str]] = {}
@@ -327,8 +328,9 @@ class RelayServer(MapServer):
         self.contexts = RelayedContexts(
             self.desk, self.map, self.policy, self.dissemination, forward
         )
+        self.current = CurrentSets(self.desk, self.contexts, self.policy, self.dissemination)
         self.subscriptions = RelayedSubscriptions(
-            self.desk, self.contexts, self.dissemination, forward
+            self.desk, self.current, self.dissemination, forward
         )
 
     def _forward(self, client: str, given: Input) -> None:

@@ -11,83 +11,31 @@ update in a class (AMS 10), so that clients drop duplicates and older states.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from itertools import islice
-from operator import attrgetter
-from typing import Final, Protocol
+from typing import Protocol
 
-import msgspec
 from msgspec import structs
 
+from roamcast.channels.server.apart import Apart
 from roamcast.channels.server.desk import NOBODY, ClientState, Desk, Policy
-from roamcast.channels.server.live_views import SMALL_MAX, LiveViews, Seen
+from roamcast.channels.server.live_views import LiveViews
+from roamcast.channels.server.map_context import ClassView, MapContext, Touched
 from roamcast.channels.server.messages import CONTEXT_BYTES_MAX, State, Superseded
-from roamcast.channels.server.named import NamedViewer, NamedViewers, ViewerKey
-from roamcast.channels.server.queries import Matched, QueryChange, QueryRecord
+from roamcast.channels.server.named import ViewerKey
+from roamcast.channels.server.notes import Notes
+from roamcast.channels.server.queries import LocalUpdate, Matched, QueryChange
 from roamcast.channels.server.removals import Removal, Removed
 from roamcast.channels.server.view_class import ViewClass
 from roamcast.channels.spread.dissemination import Dissemination
 from roamcast.errors import ConflictError, ContextError, LimitError
-from roamcast.matching.live.slices import run
 from roamcast.model.contexts import Context, body_of, context_of, is_pseudonym
 from roamcast.model.events import PublicationReplaced
 from roamcast.model.filters import Filter
 from roamcast.model.filters.atoms import Conjunction, Values
 from roamcast.model.filters.values import Interval
 from roamcast.model.items import is_item
-from roamcast.model.machine import Effect
 from roamcast.model.nearest import Found, nearest
 from roamcast.model.parts import Timer
 from roamcast.model.records import ContextChanged, ContextClosed, ContextOpened, UpdateMatched
-
-
-class ClassView(msgspec.Struct):
-    """What one view class sees of a context."""
-
-    number: int
-    """The class's update that brought it about."""
-    body: bytes
-    """Empty if the class sees nothing."""
-    seen: Context | None = None
-    """The body decoded; None if it is the context's own, or empty."""
-    matched: Matched = ()
-
-
-Touched = tuple[Context | None, Matched]
-"""What a class sees of a context, and its queries that this satisfies."""
-
-
-class MapContext(msgspec.Struct):
-    """A context on the map: its state, who published it, and what each view class sees of it."""
-
-    context: Context
-    body: bytes
-    """The context's bytes as they came: encoded once, by its publisher."""
-    stamp: int
-    owner: str
-    views: dict[str, ClassView]
-    """View class with queries that it satisfies → what the class was last told."""
-    owner_before: str = ""
-    """Who published this same state before its owner did."""
-    recorded: Context | None = None
-    """What stands in the journal of it."""
-    changes_at: int | None = None
-    """When the clock may change what some see of it."""
-    seat: int = 0
-    """Its index in `ActiveMap.seats`, the same for as long as it is on the map."""
-    names: frozenset[str] = NOBODY
-    """Whom its rules name."""
-    apart: dict[ViewerKey, ClassView] | None = None
-    """Viewer for whom it lies apart → what that viewer was last told, as in `views`."""
-
-    def set_apart(self, key: ViewerKey, view: ClassView) -> None:
-        """Note what a viewer for whom it lies apart is told."""
-        if self.apart is None:
-            self.apart = {}
-        self.apart[key] = view
-
-    def shown_apart(self, key: ViewerKey) -> ClassView | None:
-        """Give what such a viewer was last told; None: nothing that its queries want."""
-        return None if self.apart is None else self.apart.get(key)
 
 
 class ActiveMap:
@@ -260,48 +208,6 @@ class ClockDue(Timer, frozen=True):
     vid: str
 
 
-NOTES_US: Final = 1_000
-"""Between two slices of notes."""
-
-
-class NotesDue(Timer, frozen=True):
-    """A new query is to be noted at more of the contexts that satisfy it."""
-
-
-class Unnoted(msgspec.Struct):
-    """The contexts at which a query is not noted yet, as its class saw them when it was placed.
-
-    With a viewer: those that lie apart for it, as it saw them.
-    """
-
-    view: ViewClass
-    number: int
-    """The class's number of that moment."""
-    contexts: dict[str, Context]
-    viewer: NamedViewer | None = None
-
-    def stands(self, query: int) -> bool:
-        """Whether the query has not been withdrawn meanwhile."""
-        placed = self.view.table.records if self.viewer is None else self.viewer.queries
-        return query in placed
-
-
-class LocalUpdate(Effect, frozen=True, gc=False):
-    """An update for queries placed in this process: those satisfied before it, and after it.
-
-    `context`: what the view class sees now, decoded, None if it sees nothing any more. `only`: it
-    is for this viewer of the class alone; `without`: for all but these (0320).
-    """
-
-    view_class: str
-    state: State
-    before: Matched
-    after: Matched
-    context: Context | None = None
-    only: str = ""
-    without: frozenset[str] = frozenset()
-
-
 class Remembers(Protocol):
     """What keeps the past of a map (`channels/past`)."""
 
@@ -334,6 +240,7 @@ class MapContexts:
         self.claims: Mapping[str, str] = {}
         """Vid → who published under it lately (0090)."""
         self.is_stored: Callable[[str, str], bool] = lambda _vid, _owner: False
+        """(vid, owner) → whether this process publishes it for the owner, from disk."""
         self.may_name: Callable[[str, str], bool] = lambda _owner, _vid: True
         self.blurred: Callable[[Context], Context] | None = None
         """Gives the context of a pseudonym as the map may have it: its times are rounded (0220)."""
@@ -341,17 +248,12 @@ class MapContexts:
             lambda _place, _point: None
         )
         """Raises for a place that another node serves."""
-        """(vid, owner) → whether this process publishes it for the owner, from disk."""
         self.past: Remembers | None = None
-        self.unnoted: dict[tuple[int, str], Unnoted] = {}
-        """Queries that many contexts satisfy → where they are not noted yet.
-
-        With a viewer for whom these lie apart, or none.
-        """
-        self.named = NamedViewers()
-        desk.fresh = self.fresh
+        self.notes = Notes(desk, active_map.contexts)
+        self.apart = Apart(
+            desk, active_map.contexts, policy, self.live, self.notes, self._unchanged
+        )
         desk.timers.handle(ClockDue, self._clock_due)
-        desk.timers.handle(NotesDue, self._notes_due)
 
     def _context_of(self, vid: str) -> Context | None:
         known = self.map.contexts.get(vid)
@@ -407,7 +309,7 @@ class MapContexts:
 
     def reconsider(self, vid: str) -> None:
         """Show a context anew, after its rules have changed."""
-        self.settle(vid)
+        self.notes.settle(vid)
         known = self.map.contexts.get(vid)
         if known is not None:
             self._note(known, before=known.context)
@@ -443,7 +345,7 @@ class MapContexts:
 
     def _clock_due(self, timer: ClockDue) -> None:
         """Update the view classes that see a context otherwise than a moment ago, and no others."""
-        self.settle(timer.vid)
+        self.notes.settle(timer.vid)
         known = self.map.contexts[timer.vid]
         context, now = known.context, self._desk.now
         assert known.changes_at is not None
@@ -496,8 +398,8 @@ class MapContexts:
         exact, context = context, self.shown(context)
         if context is not exact:
             body = body_of(context)
-        if self.unnoted:
-            self.settle(context.vid)
+        if self.notes.unnoted:
+            self.notes.settle(context.vid)
         before = self.map.contexts.get(context.vid)
         owner_before, state_before = (before.owner, before.context) if before else (None, None)
         if before is None and self.map.removed:
@@ -586,7 +488,7 @@ class MapContexts:
         self, known: MapContext, ended: int | None = None, *, stored: bool = False
     ) -> None:
         vid, now = known.context.vid, self._desk.now
-        self.settle(vid)
+        self.notes.settle(vid)
         # Not before it was published: its client may have been silent since the last of others.
         ended = now if ended is None else min(now, max(ended, known.context.t_r))
         if self.past is not None and not stored:
@@ -596,7 +498,7 @@ class MapContexts:
         self.live.note(vid)
         if self._desk.journal:
             self._record(known, None, b"", ended)
-        apart = self._lying_apart(known) if known.names or known.apart else ()
+        apart = self.apart.viewers(known) if known.names or known.apart else ()
         self._changed(known, None, b"", "left")
         for watcher in apart:
             del watcher.vids[vid]
@@ -645,7 +547,7 @@ class MapContexts:
         clients = 0
         returning: dict[ViewerKey, ClassView] = {}
         if context is not None and (known.apart or known.names is not self._policy.names_of(vid)):
-            returning = self._name_anew(known)
+            returning = self.apart.name_anew(known)
         plain = not (known.names or known.apart or returning)
         at: int | None = None
         classes: Mapping[str, Touched]
@@ -658,7 +560,7 @@ class MapContexts:
                 at = self._policy.changes_at(context, desk.now)
         without = NOBODY
         if not plain:
-            apart = [watcher.alone for watcher in self._lying_apart(known)]
+            apart = [watcher.alone for watcher in self.apart.viewers(known)]
             without = frozenset([*apart, *(key[1] for key in returning)])
         stepped: dict[str, None] = {}
         for name, (seen, after) in classes.items():
@@ -675,7 +577,7 @@ class MapContexts:
             if not after:  # it holds nothing of this class any more: others cost nothing (0096)
                 known.views.pop(name, None)
         if without:
-            self._spread_apart(known, context, body, viewers, returning, stepped)
+            self.apart.spread(known, context, body, viewers, returning, stepped)
         if at != known.changes_at:
             self._wake(known, at)
         if desk.journal:
@@ -731,7 +633,7 @@ class MapContexts:
         is matched once, for all of them (0096).
         """
         policy, now = self._policy, self._desk.now
-        viewers = self._lying_apart(known)
+        viewers = self.apart.viewers(known)
         if context is None:
             nothing: Touched = (None, ())
             keys = [watcher.key for watcher in viewers]
@@ -763,119 +665,6 @@ class MapContexts:
                         break
         return found, apart
 
-    def _lying_apart(self, known: MapContext) -> list[NamedViewer]:
-        """Give the viewers for whom a context lies apart, or lay until its last change."""
-        viewers = {watcher.key: watcher for watcher in self.named.of(known.names)}
-        for key in known.apart or ():
-            viewers[key] = self.named.known[key]
-        return list(viewers.values())
-
-    def _name_anew(self, known: MapContext) -> dict[ViewerKey, ClassView]:
-        """Take whom a context's rules name now; give who is to see it with the class again.
-
-        Whom they name from now on saw it with the class until now.
-        """
-        vid = known.context.vid
-        names, was = self._policy.names_of(vid), known.names
-        known.names = names
-        returning: dict[ViewerKey, ClassView] = {}
-        if names is not was:
-            for watcher in self.named.of(was - names):
-                watcher.vids.pop(vid, None)
-                returning[watcher.key] = ClassView(watcher.view.opened, b"")
-            for watcher in self.named.of(names - was):
-                watcher.vids[vid] = None
-                with_class = known.views.get(watcher.view.name)
-                matched = () if with_class is None else watcher.own(with_class.matched)
-                if with_class is not None and matched and known.shown_apart(watcher.key) is None:
-                    known.set_apart(watcher.key, structs.replace(with_class, matched=matched))
-        apart = known.apart or {}
-        for key in [key for key in apart if self.named.known[key].name not in names]:
-            self.named.known[key].vids.pop(vid, None)
-            returning[key] = apart.pop(key)
-        return returning
-
-    def _spread_apart(
-        self,
-        known: MapContext,
-        context: Context | None,
-        body: bytes,
-        viewers: Mapping[ViewerKey, Touched],
-        returning: Mapping[ViewerKey, ClassView],
-        stepped: Collection[str],
-    ) -> None:
-        """Tell an update to viewers for whom a context lies apart, or lay until now."""
-        for key, touched in viewers.items():
-            if key not in returning:
-                self._step_apart(known, key, context, body, touched, stepped)
-        for key, was in returning.items():
-            self._return(known, self.named.known[key], was, stepped)
-
-    def _step_apart(
-        self,
-        known: MapContext,
-        key: ViewerKey,
-        context: Context | None,
-        body: bytes,
-        touched: Touched,
-        stepped: Collection[str],
-    ) -> None:
-        """Note what a viewer sees of a context that lies apart for it, and tell what changed."""
-        seen, after = touched
-        watcher, before = self.named.known[key], known.shown_apart(key)
-        if before is None:
-            if not after:
-                return
-            before = ClassView(watcher.view.opened, b"")
-        elif self._unchanged(before, context, seen, body, watcher.alone):
-            return
-        own = seen is context
-        number = self._number_apart(watcher.view, before, stepped)
-        text = body if own else b"" if seen is None else body_of(seen)
-        self._tell_apart(watcher, State(number, known.context.vid, text), before, after, seen)
-        if after:
-            known.set_apart(key, ClassView(number, text, None if own else seen, after))
-        elif known.apart is not None:
-            known.apart.pop(key, None)
-
-    def _return(
-        self, known: MapContext, watcher: NamedViewer, was: ClassView, stepped: Collection[str]
-    ) -> None:
-        """Let a viewer see a context with its class again, and tell what differs for it."""
-        context, vid = known.context, known.context.vid
-        now = known.views.get(watcher.view.name)
-        after = () if now is None else watcher.own(now.matched)
-        seen = None if now is None else now.seen or context
-        body = b"" if now is None else now.body
-        who = watcher.alone
-        if now is not None and was.body and self._unchanged(was, context, seen, body, who):
-            if (was.body, was.number) != (body, now.number):
-                # Only the time of looking or of the change differs: its own stays until more does.
-                known.set_apart(watcher.key, was)
-                watcher.vids[vid] = None
-            return
-        number = self._number_apart(watcher.view, was, stepped)
-        self._tell_apart(watcher, State(number, vid, body), was, after, seen)
-
-    def _tell_apart(
-        self,
-        watcher: NamedViewer,
-        state: State,
-        was: ClassView,
-        after: Matched,
-        seen: Context | None,
-    ) -> None:
-        before = watcher.own(was.matched)
-        if before or after:
-            self._desk.out.append(
-                LocalUpdate(watcher.view.name, state, before, after, seen, only=watcher.alone)
-            )
-
-    def _number_apart(self, view: ViewClass, was: ClassView, stepped: Collection[str]) -> int:
-        """Number an update that a viewer is told alone as its class would (0090)."""
-        elapsed = self._desk.now - self._desk.started
-        return max(elapsed, was.number + 1, view.number + (view.name not in stepped))
-
     def step(
         self,
         view: ViewClass,
@@ -896,7 +685,7 @@ class MapContexts:
         elif self._unchanged(before, context, seen, body, name):
             return None
         change = table.change(before.matched, after)
-        before.number = view.number = _next_number(view, now - self._desk.started)
+        before.number = view.number = next_number(view, now - self._desk.started)
         before.matched = after
         # Only what rules coarsened needs bytes of its own: encoded once for the whole class.
         own = seen is context
@@ -931,248 +720,14 @@ class MapContexts:
             was = structs.replace(was, t_r=seen.t_r)
         return seen == was
 
-    def satisfying(self, view: ViewClass, wanted: Filter, query: int) -> list[str]:
-        """Find the contexts that satisfy a query not yet placed, and note it at each of them.
-
-        At many contexts that takes long. It is done in slices then, and at each context before
-        anybody looks at it (0195).
-        """
-        now = self._desk.now
-        found = self.found(view, wanted)
-        if found:
-            # A number before the present: an update of this moment counts as without it, for that a
-            # class got another query is hidden (0098).
-            view.number = max(view.number, now - self._desk.started - 1)
-        contexts = dict(zip(map(_vid_of, found), found, strict=True))
-        return self._note_at(query, Unnoted(view, view.number, contexts))
-
-    def watch(self, view: ViewClass, alone: str, wanted: Filter, query: int) -> None:
-        """Note a query of a viewer at the contexts that lie apart for it."""
-        watcher = self.named.known.get((view.name, alone))
-        if watcher is None:
-            watcher = self.named.add(alone, view)
-            contexts, vids = self.map.contexts, self._policy.naming(watcher.name)
-            for vid in contexts if vids is None else vids:
-                if vid in contexts and watcher.name in contexts[vid].names:
-                    watcher.vids[vid] = None
-        watcher.queries[query] = watcher.queries.get(query, 0) + 1
-        if watcher.queries[query] == 1 and watcher.vids:
-            found = {seen.vid: seen for seen in self._found_apart(watcher, wanted)}
-            self._note_at(query, Unnoted(view, view.number, found, watcher))
-
-    def unwatch(self, view: ViewClass, alone: str, query: int) -> None:
-        """Forget a viewer's query; the viewer with the last."""
-        watcher = self.named.known[view.name, alone]
-        watcher.queries[query] -= 1
-        if watcher.queries[query]:
-            return
-        del watcher.queries[query]
-        if (unnoted := self.unnoted.get((query, alone))) is not None:
-            unnoted.contexts.clear()
-        if not watcher.queries:
-            self.named.remove(watcher)
-            for vid in watcher.vids:
-                apart = self.map.contexts[vid].apart
-                if apart is not None:
-                    apart.pop(watcher.key, None)
-
-    def _found_apart(self, watcher: NamedViewer, wanted: Filter) -> list[Context]:
-        """Give what a viewer sees and a filter wants of the contexts that lie apart for it."""
-        now, see = self._desk.now, self._seen_by(watcher.alone)
-        if len(watcher.vids) > SMALL_MAX:
-            every = run(self.live.every(watcher.alone, see, wanted, now))
-            return [seen for seen in every if seen.vid in watcher.vids]
-        shown = (see(self.map.contexts[vid].context, now) for vid in watcher.vids)
-        return [seen for seen in shown if seen is not None and wanted.matches(seen)]
-
-    def _note_at(self, query: int, unnoted: Unnoted) -> list[str]:
-        """Note a query where it is satisfied: at once at few contexts, else in slices."""
-        vids = list(unnoted.contexts)
-        if len(vids) > self._desk.settings.notes_max:
-            alone = "" if unnoted.viewer is None else unnoted.viewer.alone
-            self.unnoted[query, alone] = unnoted
-            self._desk.timers.set(NotesDue(), self._desk.now + NOTES_US)
-        else:
-            for vid in vids:
-                self.settle(vid)
-                self._note_queries([query], [unnoted], vid)
-        return vids
-
-    def found(self, view: ViewClass, wanted: Filter) -> list[Context]:
-        """Give what a class sees now and a filter wants, by vid."""
-        if not self.map.contexts:
-            return []
-        name = view.name
-        return run(self.live.every(name, self._seen_by(name), wanted, self._desk.now))
-
-    def _note_queries(self, queries: list[int], unnoted: list[Unnoted], vid: str) -> None:
-        """Note queries of one class, or of one viewer, at a context, in their order."""
-        first, seen = unnoted[0], unnoted[0].contexts[vid]
-        for one in unnoted:
-            del one.contexts[vid]
-        view, watcher, known = first.view, first.viewer, self.map.contexts[vid]
-        if watcher is not None and vid not in watcher.vids:
-            return  # it has returned to its class
-        before = known.views.get(view.name) if watcher is None else known.shown_apart(watcher.key)
-        if before is None:
-            # Somebody may know an older state, told before the class lost sight of it.
-            own = seen is known.context
-            before = ClassView(first.number, known.body if own else body_of(seen))
-            before.seen = None if own else seen
-            if watcher is None:
-                known.views[view.name] = before
-            else:
-                known.set_apart(watcher.key, before)
-        standing = view.table.records if watcher is None else watcher.queries
-        noted = [number for number in before.matched if number in standing]
-        before.matched = tuple(sorted({*noted, *queries}))
-
-    def settle(self, vid: str) -> int:
-        """Note the queries at a context that are not noted there yet; give how many.
-
-        Together: one after the other would cost each of them as much as all before it.
-        """
-        if not self.unnoted:
-            return 0
-        groups: dict[tuple[str, str], tuple[list[int], list[Unnoted]]] = {}
-        for (query, alone), unnoted in self.unnoted.items():
-            if not unnoted.stands(query):
-                unnoted.contexts.clear()
-            elif vid in unnoted.contexts:
-                group = groups.setdefault((unnoted.view.name, alone), ([], []))
-                group[0].append(query)
-                group[1].append(unnoted)
-        for queries, waiting in groups.values():
-            self._note_queries(queries, waiting, vid)
-        return sum([len(queries) for queries, _ in groups.values()])
-
-    def _notes_due(self, timer: NotesDue) -> None:
-        """Note the queries at some more contexts: as many notes as may be made at once."""
-        room = self._desk.settings.notes_max
-        for unnoted in islice(self.unnoted.values(), 1):
-            for vid in [*islice(unnoted.contexts, room)]:
-                room -= 1 + self.settle(vid)
-                if room <= 0:
-                    break
-        self.unnoted = {query: left for query, left in self.unnoted.items() if left.contexts}
-        if self.unnoted:
-            self._desk.timers.set(timer, self._desk.now + NOTES_US)
-
-    def _seen_by(self, view_class: str) -> Seen:
-        return lambda context, now: self._policy.visible(context, view_class, now)
-
-    def candidates(self, wanted: Filter) -> list[str]:
-        """Name contexts that could satisfy a filter; rules may show some in other places."""
-        restricted = self._policy.restricted()
-        if restricted is None:
-            return list(self.map.contexts)
-        named = dict.fromkeys(self.map.candidates(wanted))
-        named.update((vid, None) for vid in restricted if vid in self.map.contexts)
-        return list(named)
-
     def forget_classes(self, names: Collection[str]) -> None:
         """Drop what view classes saw that have ended."""
         for name in names:
             self.live.forget(name)
-        for unnoted in self.unnoted.values():
-            if unnoted.view.name in names:
-                unnoted.contexts.clear()
+        self.notes.forget_classes(names)
         for known in self.map.contexts.values():
             for name in [name for name in known.views if name in names]:
                 del known.views[name]
-
-    def fresh(self, view_class: str, state: State) -> State:
-        """Give a context's present state for a view class, in place of one that has waited."""
-        self.settle(state.vid)
-        known = self.map.contexts.get(state.vid)
-        if known is None:
-            return State(state.number, state.vid, b"")
-        now = known.views.get(view_class)
-        if now is None:
-            return self._out_of_sight(view_class, known, state)
-        if now.number == state.number:
-            return state
-        # What left may be back and hidden: then its departure has the later number.
-        return State(max(now.number, state.number), state.vid, now.body)
-
-    def _out_of_sight(self, view_class: str, known: MapContext, state: State) -> State:
-        """Give the present state of a context that satisfies no query of a class any more."""
-        view = self._dissemination.classes.get(view_class)
-        seen = self._policy.visible(known.context, view_class, self._desk.now)
-        body = b"" if seen is None else known.body if seen is known.context else body_of(seen)
-        if view is None or body == state.body:
-            return state
-        view.number = _next_number(view, self._desk.now - self._desk.started)
-        return State(view.number, state.vid, body)
-
-    def state_of_any(self, view: ViewClass, queries: Collection[int], vid: str) -> State | None:
-        """Give a context's present state if it satisfies any of some queries."""
-        self.settle(vid)
-        now = self.map.contexts[vid].views.get(view.name)
-        if now is None or not any(query in now.matched for query in queries):
-            return None
-        return State(now.number, vid, now.body)
-
-    def state_of(
-        self, view: ViewClass, record: QueryRecord, vid: str, alone: str = ""
-    ) -> State | None:
-        """Give a context's present state if it satisfies a query, for a viewer of a class.
-
-        A query that is not noted there yet need not be for that: to note all of them at each
-        context of a current set would take longer than to send it.
-        """
-        known = self.map.contexts.get(vid)
-        if known is None:
-            return None
-        now = self._shown_to(view, known, alone)
-        if now is None or record.number not in now.matched:
-            if not self._waits_for_note(record.number, view, vid, alone):
-                return None
-            if now is None:
-                self.settle(vid)
-                now = self._shown_to(view, known, alone)
-                assert now is not None
-        return State(now.number, vid, now.body)
-
-    def _waits_for_note(self, query: int, view: ViewClass, vid: str, alone: str) -> bool:
-        """Whether a context satisfies a query that is not noted there yet."""
-        watcher = self.named.known.get((view.name, alone)) if alone else None
-        own = watcher is not None and vid in watcher.vids
-        unnoted = self.unnoted.get((query, alone if own else ""))
-        return unnoted is not None and vid in unnoted.contexts and unnoted.stands(query)
-
-    def decoded(self, view: ViewClass, state: State, alone: str = "") -> Context | None:
-        """Give a state that `state_of` gave, decoded, if that is at hand."""
-        known = self.map.contexts.get(state.vid)
-        now = None if known is None else self._shown_to(view, known, alone)
-        if known is None or now is None or now.body is not state.body:
-            return None
-        return known.context if now.seen is None and now.body is known.body else now.seen
-
-    def _shown_to(self, view: ViewClass, known: MapContext, alone: str) -> ClassView | None:
-        """Give what a viewer of a class was last told of a context."""
-        watcher = self.named.known.get((view.name, alone)) if alone else None
-        if watcher is not None and known.context.vid in watcher.vids:
-            return known.shown_apart(watcher.key)
-        return known.views.get(view.name)
-
-    def listed_for(self, view: ViewClass, query: int, vids: list[str], alone: str) -> list[str]:
-        """Give the current set of a class as one viewer of it sees it, by vid."""
-        watcher = self.named.known.get((view.name, alone))
-        if watcher is None or not watcher.vids:
-            return vids
-        with_class = [vid for vid in vids if vid not in watcher.vids]
-        waiting = self.unnoted.get((query, alone))
-        later = {} if waiting is None else waiting.contexts
-        own = []
-        for vid in watcher.vids:
-            now = self.map.contexts[vid].shown_apart(watcher.key)
-            if vid in later or (now is not None and query in now.matched):
-                own.append(vid)
-        return sorted([*with_class, *own])
-
-
-_vid_of = attrgetter("vid")
 
 
 def taken(vid: str) -> ConflictError:
@@ -1180,6 +735,6 @@ def taken(vid: str) -> ConflictError:
     return ConflictError(f"{vid[:100]!r} belongs to somebody else: choose another vid")
 
 
-def _next_number(view: ViewClass, elapsed_us: int) -> int:
+def next_number(view: ViewClass, elapsed_us: int) -> int:
     """Number an update of a class by its time: it counts nothing that others see (0090)."""
     return max(view.number + 1, elapsed_us)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection
 from functools import cached_property
 from typing import Final, Protocol
 
+from roamcast.channels.server.desk import Policy
 from roamcast.matching import live
 from roamcast.matching.live.slices import ContextPage, Question
 from roamcast.model.contexts import Context
@@ -55,6 +56,11 @@ class Visibility(Protocol):
 
 Seen = Callable[[Context, int], Context | None]
 """Gives a context as one class sees it at a time, None if it sees nothing."""
+
+
+def seen_by(policy: Policy, view_class: str) -> Seen:
+    """Look at contexts as one class may see them."""
+    return lambda context, now: policy.visible(context, view_class, now)
 
 
 class ClassViews:

@@ -13,6 +13,7 @@ from roamcast.channels.past.messages import AnswersDue, PastGrew
 from roamcast.channels.past.part import Past
 from roamcast.channels.reliable.messages import HealRequest, Join
 from roamcast.channels.server.contexts import ActiveMap, MapContexts
+from roamcast.channels.server.current_sets import CurrentSets
 from roamcast.channels.server.desk import (
     ClientState,
     Desk,
@@ -122,7 +123,8 @@ class MapServer(Part):
         self.policy = policy or Public()
         self.dissemination = Dissemination(self.desk, make_matcher)
         self.contexts = MapContexts(self.desk, self.map, self.policy, self.dissemination)
-        self.subscriptions = Subscriptions(self.desk, self.contexts, self.dissemination)
+        self.current = CurrentSets(self.desk, self.contexts, self.policy, self.dissemination)
+        self.subscriptions = Subscriptions(self.desk, self.current, self.dissemination)
         self.merging = Merging(self.desk, self.contexts, replicas, self._collect)
         self.past: Past | None = None
         """What keeps the past, where there is a store."""
@@ -148,7 +150,7 @@ class MapServer(Part):
         timed = 1 + len(desk.clients) + 2 * len(desk.channels) + len(self.map) + len(guests)
         timed += (
             carousels
-            + bool(self.contexts.unnoted)
+            + bool(self.contexts.notes.unnoted)
             + sum(len(view.streams) for view in views.values())
         )
         shared, standing = self.dissemination.shared, self.subscriptions.standing
@@ -163,7 +165,7 @@ class MapServer(Part):
             "view classes": (len(views), VIEW_CLASSES_MAX),
             "queries": (self.subscriptions.records, settings.queries_max),
             "carousels": (carousels, settings.queries_max),
-            "queries to note": (len(self.contexts.unnoted), settings.queries_max),
+            "queries to note": (len(self.contexts.notes.unnoted), settings.queries_max),
             "timers": (len(desk.timers), timed),
             **shared.occupancy(),
             "matched queries": (len(shared), sum(len(view.table) for view in views.values())),

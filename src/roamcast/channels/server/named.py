@@ -63,6 +63,11 @@ class NamedViewers:
             del self._by_name[watcher.name]
             self._names.remove(watcher.name)
 
+    def apart(self, view_class: str, alone: str, vid: str) -> NamedViewer | None:
+        """Give a viewer of a class if a context lies apart for it."""
+        watcher = self.known.get((view_class, alone)) if alone else None
+        return watcher if watcher is not None and vid in watcher.vids else None
+
     def of(self, names: frozenset[str]) -> Iterable[NamedViewer]:
         """Give those who watch under some names."""
         if not names:

@@ -12,11 +12,13 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from roamcast.channels.server.messages import State
 from roamcast.channels.spread.streams import Stream
 from roamcast.errors import LimitError
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
 from roamcast.model.filters.syntax import And, Comparison, Expression, In, Or
+from roamcast.model.machine import Effect
 
 Matched = tuple[int, ...]
 """The numbers of the queries that a context satisfies, in ascending order."""
@@ -85,6 +87,22 @@ class QueryChange(msgspec.Struct, frozen=True):
     records: tuple[QueryRecord, ...]
     left: tuple[QueryRecord, ...]
     entered: tuple[QueryRecord, ...]
+
+
+class LocalUpdate(Effect, frozen=True, gc=False):
+    """An update for queries placed in this process: those satisfied before it, and after it.
+
+    `context`: what the view class sees now, decoded, None if it sees nothing any more. `only`: it
+    is for this viewer of the class alone; `without`: for all but these (0320).
+    """
+
+    view_class: str
+    state: State
+    before: Matched
+    after: Matched
+    context: Context | None = None
+    only: str = ""
+    without: frozenset[str] = frozenset()
 
 
 class SharedQueries:

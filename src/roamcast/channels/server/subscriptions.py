@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from roamcast.channels.reliable.sender import ChannelSender
-from roamcast.channels.server.contexts import LocalUpdate, MapContexts
+from roamcast.channels.server.current_sets import CurrentSets
 from roamcast.channels.server.desk import ClientState, Desk, Subscription
 from roamcast.channels.server.messages import (
     Announce,
@@ -27,7 +27,7 @@ from roamcast.channels.server.messages import (
     payload_of,
 )
 from roamcast.channels.server.outbox import Pager
-from roamcast.channels.server.queries import QueryRecord, check_room, take_apart
+from roamcast.channels.server.queries import LocalUpdate, QueryRecord, check_room, take_apart
 from roamcast.channels.server.settings import Mode
 from roamcast.channels.server.standing import Standing
 from roamcast.channels.server.view_class import ViewClass
@@ -75,11 +75,11 @@ class Carousel:
         self.riders[client] = self.cycle
         return Band(0, self.sender.channel, self.sender.incarnation, self.sender.last + 1)
 
-    def turn(self, desk: Desk, contexts: MapContexts) -> int | None:
+    def turn(self, desk: Desk, current: CurrentSets) -> int | None:
         """Send the next page; give the microseconds until the following one, None at the end."""
         if self._at >= len(self._vids) and self._low == "":
             self.cycle += 1
-            self._vids = sorted(contexts.candidates(self.record.filter))
+            self._vids = sorted(current.candidates(self.record.filter))
             self._at = 0
         else:
             self._insert_entered()
@@ -87,7 +87,7 @@ class Carousel:
         page: list[State] = []
         size = 0
         while self._at < len(self._vids) and size < desk.settings.page_bytes_max:
-            state = contexts.state_of(self.view, self.record, self._vids[self._at])
+            state = current.state_of(self.view, self.record, self._vids[self._at])
             self._at += 1
             if state is not None:
                 page.append(state)
@@ -128,7 +128,7 @@ class Carousel:
 class Subscriptions:
     """The subscriptions of all clients, and the carousels that carry large current sets."""
 
-    def __init__(self, desk: Desk, contexts: MapContexts, dissemination: Dissemination) -> None:
+    def __init__(self, desk: Desk, current: CurrentSets, dissemination: Dissemination) -> None:
         self.records = 0
         """How many queries there are, over all view classes."""
         self.standing = Standing(desk.settings.standing_steps_max)
@@ -136,7 +136,7 @@ class Subscriptions:
         """Charges a client for a current set, a relay for its share; raises what is too dear."""
         self.carousels: dict[int, Carousel] = {}
         self._desk = desk
-        self._contexts = contexts
+        self._current = current
         self._dissemination = dissemination
         desk.turn_page = self._turn_page
         desk.timers.handle(CarouselDue, self._carousel_due)
@@ -170,7 +170,7 @@ class Subscriptions:
     def add_query(self, view: ViewClass, wanted: Filter) -> QueryRecord:
         """Make the record of a query that nobody has placed yet; the caller checks the room."""
         number = self._dissemination.take_number()
-        found = self._contexts.satisfying(view, wanted, number)
+        found = self._current.satisfying(view, wanted, number)
         self.records += 1
         return view.table.add(number, wanted, found)
 
@@ -267,8 +267,8 @@ class Subscriptions:
     ) -> tuple[list[State], bool]:
         """Give the next states of a current set that is listed in pages."""
         view = self._dissemination.classes[view_class]
-        state_of = partial(self._contexts.state_of_any, view, pager.queries)
-        return pager.page(self._contexts.map.seats, state_of, room_bytes, states_max)
+        state_of = partial(self._current.state_of_any, view, pager.queries)
+        return pager.page(self._current.map.seats, state_of, room_bytes, states_max)
 
     def whole(self, client: ClientState, name: str) -> bool:
         """Whether everything that a subscription could list is known; a relay may lack some."""
@@ -287,7 +287,7 @@ class Subscriptions:
                 vids = dict.fromkeys(self._members(view, record, page))
             for vid in vids:
                 if vid not in states:
-                    state = self._contexts.state_of(view, record, vid)
+                    state = self._current.state_of(view, record, vid)
                     assert state is not None
                     states[vid] = state
         return list(states.values())
@@ -296,8 +296,8 @@ class Subscriptions:
         """Look up the members of a query that had too many to be listed in its record."""
         found = (
             vid
-            for vid in self._contexts.candidates(record.filter)
-            if self._contexts.state_of(view, record, vid) is not None
+            for vid in self._current.candidates(record.filter)
+            if self._current.state_of(view, record, vid) is not None
         )
         return list(islice(found, most))
 
@@ -321,7 +321,7 @@ class Subscriptions:
 
     def _carousel_due(self, timer: CarouselDue) -> None:
         """Send the next page of a carousel."""
-        wait_us = self.carousels[timer.query].turn(self._desk, self._contexts)
+        wait_us = self.carousels[timer.query].turn(self._desk, self._current)
         if wait_us is None:
             self._end_carousel(timer.query, "everybody has it")
         else:
@@ -361,14 +361,14 @@ class LocalQueries:
             record = server.subscriptions.add_query(view, wanted)
         view.local[record.number] = view.local.get(record.number, 0) + 1
         if alone:
-            server.contexts.watch(view, alone, wanted, record.number)
+            server.contexts.apart.watch(view, alone, wanted, record.number)
         return record.number
 
     def drop(self, view_class: str, number: int, alone: str = "") -> None:
         """End a query that was placed; one that was placed several times has others left."""
         view = self._server.dissemination.classes[view_class]
         if alone:
-            self._server.contexts.unwatch(view, alone, number)
+            self._server.contexts.apart.unwatch(view, alone, number)
         view.local[number] -= 1
         if view.local[number]:
             return
@@ -391,30 +391,30 @@ class LocalQueries:
         assert not any(type(effect) is LocalUpdate for effect in server.desk.out)
         view = server.dissemination.classes[view_class]
         record = view.table.records[number]
-        unnoted = server.contexts.unnoted.get((number, ""))
+        unnoted = server.contexts.notes.unnoted.get((number, ""))
         if record.members is not None:
             vids = sorted(record.members)
         elif unnoted is not None and len(unnoted.contexts) == record.count:
             vids = list(unnoted.contexts)
         else:
-            vids = [seen.vid for seen in server.contexts.found(view, record.filter)]
-        return server.contexts.listed_for(view, number, vids, alone) if alone else vids
+            vids = [seen.vid for seen in server.current.found(view, record.filter)]
+        return server.contexts.apart.listed_for(view, number, vids, alone) if alone else vids
 
     def state(self, view_class: str, number: int, vid: str, alone: str = "") -> State | None:
         """Give a context's present state if it satisfies a query, for a viewer of a class."""
         view = self._server.dissemination.classes[view_class]
-        return self._server.contexts.state_of(view, view.table.records[number], vid, alone)
+        return self._server.current.state_of(view, view.table.records[number], vid, alone)
 
     def decoded(self, view_class: str, state: State, alone: str = "") -> Context | None:
         """Give a state that `state` gave, decoded, if that is at hand."""
         view = self._server.dissemination.classes[view_class]
-        return self._server.contexts.decoded(view, state, alone)
+        return self._server.current.decoded(view, state, alone)
 
     def apart(self, view_class: str, vid: str) -> list[str]:
         """Name the viewers of a class for whom a context lies apart."""
         contexts = self._server.contexts
         known = contexts.map.contexts.get(vid)
-        viewers = [] if known is None else contexts.named.of(known.names)
+        viewers = [] if known is None else contexts.apart.named.of(known.names)
         return [one.alone for one in viewers if one.view.name == view_class]
 
     def time_of(self, number: int) -> int:
@@ -430,8 +430,8 @@ class LocalQueries:
         record = view.table.records[number]
         vids = record.members
         if vids is None:
-            vids = dict.fromkeys(server.contexts.candidates(record.filter))
-        states = (server.contexts.state_of(view, record, vid) for vid in sorted(vids))
+            vids = dict.fromkeys(server.current.candidates(record.filter))
+        states = (server.current.state_of(view, record, vid) for vid in sorted(vids))
         return [state for state in states if state is not None]
 
 

@@ -15,8 +15,8 @@ from typing import Any, ClassVar, Final, Literal, Protocol, TypeVar
 
 import msgspec
 
-from roamcast.channels.server.contexts import LocalUpdate
 from roamcast.channels.server.messages import State
+from roamcast.channels.server.queries import LocalUpdate
 from roamcast.channels.server.subscriptions import LocalQueries
 from roamcast.channels.sessions.messages import (
     CloudEvent,

@@ -9,8 +9,8 @@ the hub. A context that two nodes show, because somebody has just moved, is the 
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Final
 
-from roamcast.channels.server.contexts import LocalUpdate
 from roamcast.channels.server.messages import State
+from roamcast.channels.server.queries import LocalUpdate
 from roamcast.channels.server.subscriptions import LocalQueries
 from roamcast.channels.sessions.hub import RemoteUpdate
 from roamcast.errors import LimitError
