@@ -52,13 +52,12 @@ LINES_MAX = 600
 LONGER = {
     "broker.py",
     "sim/workloads/broker.py",
-    "channels/sessions/hub.py",
     "channels/server/contexts.py",
     "channels/failover/replication.py",
 }
 """One idea that is longer: the whole broker, everybody who uses it and what they are promised; the
-last hop, what each session is sent and its one encoding for all; the map and its updates; the
-disk of a broker, from a part's write to the followers and the hand-over."""
+map and its updates, which every PUT passes; the disk of a broker, from a part's write to the
+followers and the hand-over."""
 
 CLOCKS = re.compile(
     r"\b(time\.(time|monotonic|perf_counter)(_ns)?\(|datetime\.(now|utcnow|today)\(|uuid[14]\(|"

@@ -26,11 +26,10 @@ from roamcast.channels.server.map_server import MapServer, compiled_matcher
 from roamcast.channels.server.queries import Matcher
 from roamcast.channels.server.settings import MapSettings
 from roamcast.channels.server.subscriptions import LocalQueries
-from roamcast.channels.sessions.hub import (
+from roamcast.channels.sessions.events import (
     CutOff,
     Format,
     Frame,
-    Hub,
     LimitSession,
     SessionDrained,
     SessionSlow,
@@ -39,6 +38,7 @@ from roamcast.channels.sessions.hub import (
     SubscribeSessionMany,
     UnsubscribeSession,
 )
+from roamcast.channels.sessions.hub import Hub
 from roamcast.channels.sessions.publications import (
     PublicationSettings,
     PublishFor,
@@ -418,7 +418,7 @@ class Broker(Router):
             self._past.followers.append(self.overlay.feeding)
             self._past.companions = self.overlay.feeding.unstored
             if self.overlay.states is not None:
-                self._hub.remote = self.overlay.states
+                self._hub.placing.remote = self.overlay.states
                 public = partial(self._policy.class_of, Viewer(""))
                 self.overlay.states.under(LocalQueries(self._server), public)
         self._casts = Casts(

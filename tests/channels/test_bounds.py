@@ -58,7 +58,7 @@ def test_ledgers_of_closed_sessions_are_forgotten_at_the_bound_and_open_ones_are
     desk.open("c")
     desk.limit("c", 2_000)
     assert hub.occupancy()["ledgers"] == (2, 3)
-    assert hub._ledgers["open"] is first
+    assert hub._alone.ledgers["open"] is first
     desk.open("d")
     desk.limit("d", 2_000)
     assert hub.occupancy()["ledgers"] == (3, 3)

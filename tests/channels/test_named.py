@@ -206,7 +206,7 @@ def test_a_query_that_a_viewer_places_again_stands_since_the_first_time() -> Non
     desk.watch("laptop", "within(place, 'hq')")
     hub = desk.broker._hub
     (key,) = hub.queries
-    states = [hub._state(hub.sessions["phone"], key, vid) for vid in ("r", "open")]
+    states = [hub.placing.state(hub.sessions["phone"], key, vid) for vid in ("r", "open")]
     first, later = (state.number for state in states if state is not None)
     assert first < later
 

@@ -52,17 +52,17 @@ LEAKS = {
         "if False:",
     ),
     "a frame that leaves at once": (
-        "roamcast.channels.sessions.hub:Hub._part",
+        "roamcast.channels.sessions.branches:Branches.part",
         "Branch(dict(query.events), query.ready_us)",
         "Branch(dict(query.events), 0)",
     ),
     "a pace of those who share": (
         "roamcast.channels.sessions.hub:Hub._next_turn",
-        "query.members",
+        "len(query.shared) + len(query.alone) + len(query.branches)",
         "len(query.shared)",
     ),
     "numbers of when a class was opened": (
-        "roamcast.channels.sessions.hub:Hub._listed",
+        "roamcast.channels.sessions.alone:Alone._listed",
         "State(number, vid",
         "State(state.number, vid",
     ),

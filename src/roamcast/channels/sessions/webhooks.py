@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Final, Literal
 
 import msgspec
 
-from roamcast.channels.sessions.hub import SubscribeSession
+from roamcast.channels.sessions.events import SubscribeSession
 from roamcast.channels.sessions.messages import CloudEvent, EventType
 from roamcast.errors import ConflictError, LimitError, NotFoundError, RoamcastError, StoreError
 from roamcast.model.events import Acknowledged, Failed, SessionClosed, SessionRequested

@@ -44,7 +44,7 @@ from roamcast.channels.failover.merging import SteppedDown
 from roamcast.channels.past.messages import FeedArchive, LookForEnded
 from roamcast.channels.reliable.messages import Data
 from roamcast.channels.server.messages import WELL_KNOWN, Batch, ServerHere
-from roamcast.channels.sessions.hub import Format
+from roamcast.channels.sessions.events import Format
 from roamcast.channels.sessions.messages import SessionNumbers
 from roamcast.channels.sessions.webhooks import SESSION
 from roamcast.errors import AuthError, NotFoundError

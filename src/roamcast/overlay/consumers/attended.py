@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from roamcast.channels.sessions.hub import Format, Frame
+from roamcast.channels.sessions.events import Format, Frame
 from roamcast.errors import RoamcastError
 from roamcast.model.events import Failed
 from roamcast.model.filters import Filter

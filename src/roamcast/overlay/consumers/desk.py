@@ -9,7 +9,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from roamcast.channels.server.standing import Standing
-from roamcast.channels.sessions.hub import Frame, Hub, SessionDrained, SessionSlow
+from roamcast.channels.sessions.events import Frame, SessionDrained, SessionSlow
+from roamcast.channels.sessions.hub import Hub
 from roamcast.channels.sessions.messages import EVENT_DATA_BYTES_MAX
 from roamcast.channels.spread.streams import Ledger, Window
 from roamcast.errors import ForbiddenError, InputError, LimitError, NotFoundError

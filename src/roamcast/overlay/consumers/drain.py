@@ -11,7 +11,8 @@ from typing import Annotated, Any, ClassVar, Final
 import msgspec
 from msgspec import Meta
 
-from roamcast.channels.sessions.hub import Frame, Hub
+from roamcast.channels.sessions.events import Frame
+from roamcast.channels.sessions.hub import Hub
 from roamcast.channels.sessions.messages import ConsumerElsewhere
 from roamcast.errors import ConflictError, InputError, UnreachableError
 from roamcast.model.events import Acknowledged, Failed, SessionClosed

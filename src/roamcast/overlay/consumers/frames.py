@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from roamcast.channels.sessions.hub import Format
+from roamcast.channels.sessions.events import Format
 from roamcast.channels.sessions.messages import (
     ConsumerElsewhere,
     EventsGap,

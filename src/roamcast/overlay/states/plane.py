@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final
 from roamcast.channels.server.messages import State
 from roamcast.channels.server.queries import LocalUpdate
 from roamcast.channels.server.subscriptions import LocalQueries
-from roamcast.channels.sessions.hub import RemoteUpdate
+from roamcast.channels.sessions.events import RemoteUpdate
 from roamcast.errors import LimitError
 from roamcast.matching.filter_set import FilterSet
 from roamcast.matching.live import LiveIndex, questions
