@@ -153,21 +153,6 @@ def test_a_name_that_many_contexts_rules_have_goes_by_the_index(
     assert desk.sees("bob") == {}
 
 
-def test_who_was_told_something_else_shares_frames_again() -> None:
-    desk = Desk(HubSettings(frame_cost_us=1_000))
-    for name in ("eve", "bob", "sam"):
-        desk.open(name, Viewer(name))
-        desk.watch(name, "within(place, 'hq')")
-    (query,) = desk.broker._hub.queries.values()
-    desk.rules("p", (Rule(viewers=("eve",), precision="exact"),))
-    desk.keep("p", "hq/1")
-    assert list(query.branches) == ["eve"]
-    desk.run(SECOND)
-    desk.keep("q", "hq/1")
-    assert not query.branches
-    assert sorted(query.shared) == ["bob", "eve", "sam"]
-
-
 def test_a_viewer_is_told_each_change_under_a_number_of_its_own_also_the_last() -> None:
     desk = Desk(HubSettings(frame_cost_us=0))
     desk.open("eve")
