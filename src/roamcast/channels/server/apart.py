@@ -11,14 +11,14 @@ from msgspec import structs
 
 from roamcast.channels.server.desk import Desk, Policy
 from roamcast.channels.server.live_views import SMALL_MAX, LiveViews, seen_by
-from roamcast.channels.server.map_context import ClassView, MapContext, Touched
+from roamcast.channels.server.map_context import ClassView, MapContext, Touched, view_of
 from roamcast.channels.server.messages import State
 from roamcast.channels.server.named import NamedViewer, NamedViewers, ViewerKey
 from roamcast.channels.server.notes import Notes
 from roamcast.channels.server.queries import LocalUpdate, Matched
 from roamcast.channels.server.view_class import ViewClass
 from roamcast.matching.live.slices import run
-from roamcast.model.contexts import Context, body_of
+from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
 
 Unchanged = Callable[[ClassView, Context | None, Context | None, bytes, str], bool]
@@ -167,12 +167,10 @@ class Apart:
             before = ClassView(watcher.view.opened, b"")
         elif self._unchanged(before, context, seen, body, watcher.alone):
             return
-        own = seen is context
-        number = self._number(watcher.view, before, stepped)
-        text = body if own else b"" if seen is None else body_of(seen)
-        self._tell(watcher, State(number, known.context.vid, text), before, after, seen)
+        now = view_of(self._number(watcher.view, before, stepped), context, body, seen, after)
+        self._tell(watcher, State(now.number, known.context.vid, now.body), before, after, seen)
         if after:
-            known.set_apart(key, ClassView(number, text, None if own else seen, after))
+            known.set_apart(key, now)
         elif known.apart is not None:
             known.apart.pop(key, None)
 

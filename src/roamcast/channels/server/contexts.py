@@ -1,13 +1,14 @@
 """The active map, and the way of an update of it to each view class (AMS, active maps).
 
-Each context holds the queries that its present state satisfies, by view class. So the update query
-set of a change is the old set united with the new one and costs one match, and a departure finds
-everyone who saw the context, even if the rules that let them see it have changed since. 0026: a
-context is its newest state.
+Each context holds the queries that its present state satisfies, by view class; `notes.py` notes a
+new one there. So the update query set of a change is the old set united with the new one and costs
+one match, and a departure finds everyone who saw the context, even if the rules that let them see
+it have changed since. 0026: a context is its newest state.
 
 A view class is told a change only if what it may see has changed. So that numbers tell nothing of
 the others, each class numbers its updates itself (0090); one number is common to all messages of an
-update in a class (AMS 10), so that clients drop duplicates and older states.
+update in a class (AMS 10), so that clients drop duplicates and older states. Whom the rules of a
+context name is told by `apart.py`; what the map shows at one moment is read in `current_sets.py`.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping

@@ -9,7 +9,7 @@ import msgspec
 from roamcast.channels.server.desk import NOBODY
 from roamcast.channels.server.named import ViewerKey
 from roamcast.channels.server.queries import Matched
-from roamcast.model.contexts import Context
+from roamcast.model.contexts import Context, body_of
 
 
 class ClassView(msgspec.Struct):
@@ -22,6 +22,15 @@ class ClassView(msgspec.Struct):
     seen: Context | None = None
     """The body decoded; None if it is the context's own, or empty."""
     matched: Matched = ()
+
+
+def view_of(
+    number: int, context: Context | None, body: bytes, seen: Context | None, matched: Matched = ()
+) -> ClassView:
+    """Give what is seen of a context with these bytes; only what rules coarsened is encoded."""
+    own = seen is context
+    text = body if own else b"" if seen is None else body_of(seen)
+    return ClassView(number, text, None if own else seen, matched)
 
 
 Touched = tuple[Context | None, Matched]

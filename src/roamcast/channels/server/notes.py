@@ -12,10 +12,10 @@ from typing import Final
 import msgspec
 
 from roamcast.channels.server.desk import Desk
-from roamcast.channels.server.map_context import ClassView, MapContext
+from roamcast.channels.server.map_context import MapContext, view_of
 from roamcast.channels.server.named import NamedViewer
 from roamcast.channels.server.view_class import ViewClass
-from roamcast.model.contexts import Context, body_of
+from roamcast.model.contexts import Context
 from roamcast.model.parts import Timer
 
 SLICE_US: Final = 1_000
@@ -129,9 +129,7 @@ class Notes:
         before = known.views.get(view.name) if watcher is None else known.shown_apart(watcher.key)
         if before is None:
             # Somebody may know an older state, told before the class lost sight of it.
-            own = seen is known.context
-            before = ClassView(first.number, known.body if own else body_of(seen))
-            before.seen = None if own else seen
+            before = view_of(first.number, known.context, known.body, seen)
             if watcher is None:
                 known.views[view.name] = before
             else:
