@@ -32,6 +32,9 @@ from roamcast.lab.report import Claim, Report, Steps
 TITLE = "rolling restart under load: what readers lose and how long they hear nothing, beside NATS"
 
 SILENCE_MS = 100.0
+LOOK_S = 0.25
+"""How often a node is asked how far it is; each answer takes some of what readers wait for."""
+
 ALONE = 50
 """Events that are timed one by one before there is load."""
 NEWER = "import roamcast.overlay.links.messages as said\nsaid.PROTOCOL_VERSION += 1\n"
@@ -80,9 +83,9 @@ class Rolling:
         await second.begin()
         async with asyncio.timeout(PATIENCE_S):
             while FOLLOWER.decode() not in await self._ask(first, "/metrics"):
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(LOOK_S)
             while len(self._up(await self._ask(first, "/overlay"))) < len(NODES) - 1:
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(LOOK_S)
 
     def _newer(self) -> dict[str, str]:
         """Let a host speak a newer version: it is changed before anything reads it."""
@@ -108,7 +111,7 @@ class Rolling:
                 seen: dict[str, Any] = json.loads(await self._ask(first, "/drain"))
                 if not seen["sessions"] and not seen["consumers"]:
                     break
-                await asyncio.sleep(0.05)
+                await asyncio.sleep(LOOK_S)
         await asyncio.gather(second.end(), first.end())
         return seen
 

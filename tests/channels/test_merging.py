@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from roamcast.channels.client.copy import Appeared, Left
 from roamcast.channels.client.watching import Overtaken
 from roamcast.channels.failover import merging
-from roamcast.channels.failover.epochs import epoch_at
-from roamcast.channels.failover.merging import SteppedDown
+from roamcast.channels.failover.epochs import SteppedDown, epoch_at
 from roamcast.channels.failover.messages import (
     HandedContext,
     HandedRemoval,

@@ -9,6 +9,8 @@ everywhere.
 from collections.abc import Sequence
 from typing import Final
 
+from roamcast.model.machine import Effect
+
 SEATS_MAX: Final = 1_000
 """So many hosts may serve a region; rounds of microseconds since 1970 times this fit 63 bits."""
 
@@ -18,6 +20,12 @@ AHEAD_US_MAX: Final = 3_600_000_000
 
 STEP_US: Final = 1_000_000
 """The least between two rounds, whatever clocks say: logs tell lives apart by seconds (0431)."""
+
+
+class SteppedDown(Effect, frozen=True, gc=False):
+    """The server of this epoch has handed over, or could not: whoever runs it lets it end."""
+
+    epoch: int
 
 
 def epoch_at(now: int, seat: int, newest: int) -> int:

@@ -8,7 +8,7 @@ over yet is a guest: its publisher confirms it by registering, or it leaves when
 
 from collections.abc import Callable, Iterator, Sequence
 
-from roamcast.channels.failover.epochs import credible, genuine
+from roamcast.channels.failover.epochs import SteppedDown, credible, genuine
 from roamcast.channels.failover.messages import (
     Alive,
     HandedContext,
@@ -25,7 +25,7 @@ from roamcast.channels.server.removals import Removal
 from roamcast.errors import InputError
 from roamcast.model.addresses import Replica, Watchdog
 from roamcast.model.contexts import context_of
-from roamcast.model.machine import Effect, Send
+from roamcast.model.machine import Send
 from roamcast.model.parts import Timer
 from roamcast.model.records import ChannelStep, Drop
 from roamcast.model.wire import Message
@@ -37,12 +37,6 @@ class GuestDue(Timer, frozen=True):
     """A publisher has had time to confirm the contexts that were handed over."""
 
     owner: str
-
-
-class SteppedDown(Effect, frozen=True, gc=False):
-    """The server of this epoch has handed over, or could not: whoever runs it lets it end."""
-
-    epoch: int
 
 
 class Merging:

@@ -12,8 +12,8 @@ from typing import Final, Protocol
 
 import msgspec
 
+from roamcast.channels.failover.epochs import SteppedDown
 from roamcast.channels.failover.following import Following
-from roamcast.channels.failover.merging import SteppedDown
 from roamcast.channels.failover.messages import Alive
 from roamcast.channels.failover.replica_messages import StoreChanges, StorePage
 from roamcast.channels.failover.replication import ReplicaGone

@@ -40,7 +40,7 @@ from roamcast.broker import (
     UnsubscribeSession,
     WebhookFrame,
 )
-from roamcast.channels.failover.merging import SteppedDown
+from roamcast.channels.failover.epochs import SteppedDown
 from roamcast.channels.past.messages import FeedArchive, LookForEnded
 from roamcast.channels.reliable.messages import Data
 from roamcast.channels.server.messages import WELL_KNOWN, Batch, ServerHere
