@@ -5,7 +5,8 @@ other, under the load of `roam`; the second comes back with a newer version of t
 Then a NATS cluster of three servers is restarted the same way, by its own lame duck mode, with core
 subscriptions. Judged by the producers' own record. Silence is the longest time in which a reader
 got nothing, beside the time that one event takes before there is load. The readers of both live in
-this process: its own garbage collector would stop them for up to 200 ms, so it is off meanwhile.
+this process, the producers in another one: a loop that serves both keeps readers waiting. Python's
+collector would stop them for up to 200 ms, so it is off meanwhile.
 """
 
 import asyncio
@@ -18,12 +19,13 @@ import signal
 import statistics
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import nats
 
+from bench._producers import Producers
 from bench.roam import NODES, PATIENCE_S, WALKERS, Crowd, Node, judged, room, write_settings
 from bench.takeover import FOLLOWER, free_port
 from roamcast.errors import RoamcastError
@@ -237,8 +239,8 @@ class Nats:
 
 
 @contextlib.asynccontextmanager
-async def _client(cluster: Nats, at: int) -> AsyncIterator[Any]:
-    servers = [*cluster.urls[at % 3 :], *cluster.urls[: at % 3]]
+async def _client(urls: Sequence[str], at: int) -> AsyncIterator[Any]:
+    servers = [*urls[at % 3 :], *urls[: at % 3]]
 
     async def heard(_: Exception) -> None:
         """What goes wrong shows in what is lost."""
@@ -254,6 +256,36 @@ async def _client(cluster: Nats, at: int) -> AsyncIterator[Any]:
         yield made
     finally:
         await made.close()
+
+
+async def publish(
+    urls: Sequence[str], count: int, rate: float, *, begun: Callable[[], None], over: asyncio.Event
+) -> dict[str, int]:
+    """Publish with so many NATS clients, so many events a second each (`_producers.Publish`)."""
+    now = asyncio.get_running_loop().time
+    published: dict[str, int] = {}
+
+    async def produce(number: int, source: Any) -> None:
+        name = f"p{number}"
+        published[name] = 0
+        due = now()
+        while not over.is_set():
+            await asyncio.sleep(max(0.0, due - now()))
+            text = f"{name} {published[name]}".encode()
+            with contextlib.suppress(nats.errors.Error):  # it is not counted then
+                await source.publish("campus.a.1", text)
+                published[name] += 1
+            due = max(due + 1 / rate, now() - 1.0)
+
+    async with contextlib.AsyncExitStack() as stack:
+        sources = [
+            await stack.enter_async_context(_client(urls, number)) for number in range(count)
+        ]
+        begun()
+        await asyncio.gather(*(produce(number, one) for number, one in enumerate(sources)))
+        for one in sources:
+            await one.flush()
+    return published
 
 
 async def theirs(
@@ -278,42 +310,26 @@ async def theirs(
                     who, text = message.data.decode().split()
                     found[number].append((who, int(text)))
 
-                client = await stack.enter_async_context(_client(cluster, number))
+                client = await stack.enter_async_context(_client(cluster.urls, number))
                 await client.subscribe("campus.>", cb=heard)
                 await client.flush()
 
             for number in range(WALKERS):
                 await read(number)
-            sources = [
-                await stack.enter_async_context(_client(cluster, number))
-                for number in range(producers)
-            ]
+            source = await stack.enter_async_context(_client(cluster.urls, 1))
             await asyncio.sleep(0.5)  # subscriptions reach all servers
             alone: list[float] = []
             for number in range(ALONE):
                 at, had = now(), len(found[0])
-                await sources[1].publish("campus.a.1", f"alone {number}".encode())
+                await source.publish("campus.a.1", f"alone {number}".encode())
                 async with asyncio.timeout(PATIENCE_S):
                     while len(found[0]) == had:
                         await asyncio.sleep(0)
                 alone.append((now() - at) * 1e3)
-            published: dict[str, int] = {}
-            over = asyncio.Event()
-
-            async def produce(number: int) -> None:
-                name = f"p{number}"
-                published[name] = 0
-                due = now()
-                while not over.is_set():
-                    await asyncio.sleep(max(0.0, due - now()))
-                    text = f"{name} {published[name]}".encode()
-                    with contextlib.suppress(nats.errors.Error):  # it is not counted then
-                        await sources[number].publish("campus.a.1", text)
-                        published[name] += 1
-                    due = max(due + 1 / rate, now() - 1.0)
-
+            sources = Producers("bench.drain", cluster.urls, producers, rate)
+            stack.callback(sources.kill)
+            await sources.begun()
             began = now()
-            tasks = [asyncio.create_task(produce(number)) for number in range(producers)]
             await asyncio.sleep(1)
             silences[:] = [0.0] * WALKERS
             for number in range(len(NODES)):
@@ -323,8 +339,7 @@ async def theirs(
                 step(1)
             silence_ms = max(silences) * 1e3
             took = now() - began
-            over.set()
-            await asyncio.gather(*tasks)
+            published = await sources.end()
             await asyncio.sleep(2)  # what is on its way
             total = sum(published.values())
             return {

@@ -19,6 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from bench._producers import Producers
 from bench.takeover import free_port
 from roamcast.client import EventStream, Session, connect
 from roamcast.errors import RoamcastError
@@ -238,7 +239,7 @@ class Walker:
             attributes = event.context.attributes
             self.found.append((attributes["who"], attributes["number"]))
 
-    async def cross(self, urls: dict[str, set[str]], draw: random.Random) -> None:
+    async def cross(self, urls: dict[str, list[str]], draw: random.Random) -> None:
         """Go from the border place that it is in to the next node."""
         await self.session.report(room(NODES[self.at]))
         await asyncio.sleep(TRAVEL_S)
@@ -255,15 +256,14 @@ class Crowd:
     def __init__(self, nodes: Sequence[Node], token: str, stack: contextlib.AsyncExitStack) -> None:
         self.walkers: list[Walker] = []
         self.published: dict[str, int] = {}
-        self.urls: dict[str, set[str]] = {}
-        """Nodes → the addresses of their hosts."""
+        """Producers → events that were acknowledged; known once they rest."""
+        self.urls: dict[str, list[str]] = {}
+        """Nodes → the addresses of their hosts, that of who serves first."""
         for node in nodes:
-            self.urls.setdefault(node.name, set()).add(node.url)
-        self._nodes = nodes
+            self.urls.setdefault(node.name, []).append(node.url)
         self._token = token
         self._stack = stack
-        self._over = asyncio.Event()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._producers: Producers | None = None
         self._reading: list[asyncio.Task[None]] = []
 
     @property
@@ -271,18 +271,11 @@ class Crowd:
         """How many events were acknowledged."""
         return sum(self.published.values())
 
-    async def _join(self, name: str, at: int) -> Session:
-        own = NODES[at % len(NODES)]
-        ordered = sorted((node.url for node in self._nodes), key=lambda u: u not in self.urls[own])
-        made = connect(
-            ",".join(ordered), self._token, device=name, near="place", timeout_s=PATIENCE_S
-        )
-        return await self._stack.enter_async_context(made)
-
     async def walk_in(self, count: int) -> None:
         """Let walkers subscribe to everything, until everything stands."""
         for number in range(count):
-            session = await self._join(f"w{number}", number)
+            made = joined(self.urls, self._token, f"w{number}", number)
+            session = await self._stack.enter_async_context(made)
             stream = await session.subscribe("within(place, 'campus')", expires_s=60)
             async with asyncio.timeout(PATIENCE_S):
                 while {*NODES} - stream.vector.keys():
@@ -292,31 +285,15 @@ class Crowd:
 
     async def produce(self, count: int, rate: float) -> None:
         """Begin to publish."""
-        sources = [await self._join(f"p{number}", number) for number in range(count)]
-        self._tasks = [
-            asyncio.create_task(self._produce(number, one, rate))
-            for number, one in enumerate(sources)
-        ]
-
-    async def _produce(self, number: int, source: Session, rate: float) -> None:
-        name = f"p{number}"
-        self.published[name] = 0
-        now = asyncio.get_running_loop().time
-        due = now() + random.Random(number).random() / rate
-        while not self._over.is_set():
-            await asyncio.sleep(max(0.0, due - now()))
-            at = self.published[name]
-            await source.publish_event(room("a"), who=name, number=at)
-            self.published[name] += 1
-            if number % 5 == 0 and at % 40 == 39:  # some walk, too
-                await source.report(room(NODES[(at // 40) % 3]))
-            due = max(due + 1 / rate, now() - 1.0)  # who is late catches up, but not for ever
+        self._producers = Producers("bench.roam", self.urls, self._token, count, rate)
+        self._stack.callback(self._producers.kill)
+        await self._producers.begun()
 
     async def rest(self) -> None:
         """Publish no more, and wait until walkers have everything, or long enough."""
-        self._over.set()
-        async with asyncio.timeout(PATIENCE_S):
-            await asyncio.gather(*self._tasks)
+        if self._producers is not None:
+            async with asyncio.timeout(PATIENCE_S):
+                self.published = await self._producers.end()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE_S / 2):
                 while self.judged()["lost"]:
@@ -327,6 +304,50 @@ class Crowd:
     def judged(self) -> dict[str, int]:
         """Compare what walkers got with what producers have acknowledged."""
         return judged([one.found for one in self.walkers], self.published)
+
+
+def joined(
+    urls: dict[str, list[str]], token: str, name: str, at: int
+) -> contextlib.AbstractAsyncContextManager[Session]:
+    """Join the overlay at a node; its other nodes may serve, too."""
+    own = urls[NODES[at % len(NODES)]]
+    every = [url for node in NODES for url in urls[node]]
+    ordered = sorted(every, key=lambda url: url not in own)
+    return connect(",".join(ordered), token, device=name, near="place", timeout_s=PATIENCE_S)
+
+
+async def publish(
+    urls: dict[str, list[str]],
+    token: str,
+    count: int,
+    rate: float,
+    *,
+    begun: Callable[[], None],
+    over: asyncio.Event,
+) -> dict[str, int]:
+    """Publish with so many producers, so many events a second each (`_producers.Publish`)."""
+    published: dict[str, int] = {}
+    now = asyncio.get_running_loop().time
+
+    async def produce(number: int, source: Session) -> None:
+        name = f"p{number}"
+        published[name] = 0
+        due = now() + random.Random(number).random() / rate
+        while not over.is_set():
+            await asyncio.sleep(max(0.0, due - now()))
+            at = published[name]
+            await source.publish_event(room("a"), who=name, number=at)
+            published[name] += 1
+            if number % 5 == 0 and at % 40 == 39:  # some walk, too
+                await source.report(room(NODES[(at // 40) % 3]))
+            due = max(due + 1 / rate, now() - 1.0)  # who is late catches up, but not for ever
+
+    async with contextlib.AsyncExitStack() as stack:
+        made = [joined(urls, token, f"p{number}", number) for number in range(count)]
+        sources = [await stack.enter_async_context(one) for one in made]
+        begun()
+        await asyncio.gather(*(produce(number, one) for number, one in enumerate(sources)))
+    return published
 
 
 def judged(found: Sequence[list[tuple[Any, Any]]], published: dict[str, int]) -> dict[str, int]:
