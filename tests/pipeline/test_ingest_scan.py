@@ -54,9 +54,7 @@ def as_source_wrote(canonical: str) -> str:
     return json.dumps(plain)
 
 
-SCHEMA = pa.schema(
-    [*(rows.GIVEN.field(name) for name in NAMES), ("rank", pa.int8()), ("fresh", pa.bool_())]
-)
+SCHEMA = pa.schema([rows.TAKEN.field(name) for name in (*NAMES, "rank", "fresh")])
 
 
 def in_order(row: dict[str, Any]) -> tuple[Any, ...]:
