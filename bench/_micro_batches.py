@@ -112,11 +112,7 @@ def _known(first: int, count: int, start_us: int) -> pa.Table:
         "source": pa.array(np.zeros(len(names), np.int8)),
         "place": pa.array(["campus/b1"]).take(pa.array(np.zeros(len(names), np.int64))),
     }
-    arrays = [
-        columns.get(field.name, pa.nulls(len(names), field.type)).cast(field.type)
-        for field in rows.TAKEN
-    ]
-    return pa.table(arrays, schema=rows.TAKEN)
+    return rows.taken(pa.table(columns)).combine_chunks()
 
 
 def _sightings(number: int, people: int, start_us: int) -> list[str]:

@@ -172,6 +172,7 @@ def test_cells_are_those_of_h3() -> None:
     import h3
 
     table = contexts(5, 500)
+    table = pa.concat_tables([table, table.slice(100, 50)])  # H3 is asked once about a point
     found = placed(table.combine_chunks().to_batches()[0], ArchiveSettings(5, grid_s=0))
     fine = 5 + archive_layout.FINER
     for row in found.to_pylist():

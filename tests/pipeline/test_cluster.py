@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from roamcast.pipeline.archive.append import append
@@ -62,7 +64,7 @@ class Case:
         )
 
     def sightings(self) -> list[str]:
-        """Write two files of sightings, each with a line that is none.
+        """Write two files of sightings, lines and columns, each with a row that is none.
 
         Who is at a place when the first file ends is still there when the second begins.
         """
@@ -76,11 +78,11 @@ class Case:
             }
             for n in range(70)
         ]
-        names = ["in0.jsonl", "in1.jsonl"]
-        for name, part in zip(names, (lines[:35], lines[35:]), strict=True):
-            text = b"".join(msgspec.json.encode(one) + b"\n" for one in part)
-            (self.folder / name).write_bytes(text + b"no sighting\n")
-        return names
+        text = b"".join(msgspec.json.encode(one) + b"\n" for one in lines[:35])
+        (self.folder / "in0.jsonl").write_bytes(text + b"no sighting\n")
+        table = pa.Table.from_pylist([*lines[35:], {"person": "nobody"}])
+        pq.write_table(table, self.folder / "in1.parquet", row_group_size=10)
+        return ["in0.jsonl", "in1.parquet"]
 
     def ingested(self, archive: str) -> list[tuple[object, ...]]:
         """Give the contexts of an archive, whatever their vids."""

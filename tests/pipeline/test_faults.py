@@ -1,5 +1,6 @@
 """What survives? A worker killed in the middle of every job, and a disk that is really full."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -10,6 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from roamcast.model.context_arrow import from_arrow
@@ -82,7 +85,7 @@ def gate(tmp_path: Path) -> Path:
 
 
 @pytest.mark.soak  # test_spark_ingest.py kills a driver
-@pytest.mark.parametrize("stage", ["scan", "archive"])
+@pytest.mark.parametrize("stage", ["read", "scan", "archive"])
 def test_a_worker_killed_during_an_ingest_changes_nothing(
     cluster: Cluster,
     cluster_session: Any,
@@ -96,19 +99,24 @@ def test_a_worker_killed_during_an_ingest_changes_nothing(
         for n in range(400)
         for said in ({"role": "guest", "age": n % 3},)
     ]
-    (tmp_path / "in.jsonl").write_text("\n".join([*seen, "no sighting"]))
+    (tmp_path / "in.jsonl").write_text("\n".join([*seen[:200], "no sighting"]))
+    stored = pa.Table.from_pylist([json.loads(text) for text in seen[200:]])
+    pq.write_table(stored, tmp_path / "in.parquet", row_group_size=50)
     monkeypatch.setattr(ingest_archive, "HERE_ROWS", 0)
 
     def ingest(name: str) -> list[tuple[Any, ...]]:
         with open_state(tmp_path, name) as state:
-            paths = [tmp_path / "in.jsonl"]
+            paths = [tmp_path / "in.jsonl", tmp_path / "in.parquet"]
             batch = ingest_once(cluster_session, state, paths, IngestSettings(), clock)
             assert (batch.counts["sightings"], batch.counts["malformed"]) == (401, 1)
             return people_and_contexts(state)
 
     want = ingest("undisturbed")
     with monkeypatch.context() as patch:
-        if stage == "scan":
+        if stage == "read":
+            read = ingest_job.ReadStretches
+            patch.setattr(ingest_job, "ReadStretches", lambda *told: gated(read(*told), gate))
+        elif stage == "scan":
             real = ingest_job.ScanAndWrite
             patch.setattr(ingest_job, "ScanAndWrite", lambda task: gated(real(task), gate))
         else:

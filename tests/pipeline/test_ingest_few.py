@@ -19,7 +19,8 @@ from roamcast.model.time import EARLIEST, parse_instant
 from roamcast.pipeline.archive.layout import ArchiveSettings
 from roamcast.pipeline.archive.storage import Storage
 from roamcast.pipeline.ingest import few, rows
-from roamcast.pipeline.ingest.few_read import degrees, instant, read_here, readable_here
+from roamcast.pipeline.ingest.check_row import degrees, instant
+from roamcast.pipeline.ingest.few_read import read_here, readable_here
 from roamcast.pipeline.ingest.files import Reading, SightingFile, listed
 from roamcast.pipeline.ingest.layers import LAYERS_MAX, SMALL_ROWS, Layers, newest, taken_over
 from roamcast.pipeline.ingest.run import IngestSettings, ingest_once
@@ -94,19 +95,11 @@ def test_moments_are_those_of_the_model_and_beyond_its_years() -> None:
     assert early == EARLIEST - 1
 
 
-def test_what_is_left_to_sparks_parsers(tmp_path: Path) -> None:
-    def stored(name: str, **columns: Any) -> SightingFile:
-        fixed = {"person": ["ann"], "source": ["gps"], "time": ["x"], "place": ["a"]}
-        pq.write_table(pa.table({**fixed, **columns}), tmp_path / name)
-        return listed([tmp_path / name], Reading())[0]
-
-    (tmp_path / "a.csv").write_text("person,source,time,place\n")
-    reading = Reading()
-    assert not readable_here(listed([tmp_path / "a.csv"], reading)[0], reading)
-    assert readable_here(stored("plain.parquet", lon=[1.0]), reading)
-    assert not readable_here(stored("object.parquet", attributes=[{"a": 1}]), reading)
-    half = pa.array([0.1], pa.float32())
-    assert not readable_here(stored("half.parquet", lon=half, lat=half), reading)
+def test_only_csv_is_left_to_sparks_parser(tmp_path: Path) -> None:
+    for name, here in (("a.csv", False), ("a.csv.gz", False), ("a.jsonl", True)):
+        assert readable_here(SightingFile(name, 0, 0), Reading()) is here
+    assert readable_here(SightingFile("a.parquet", 0, 0), Reading())
+    assert not readable_here(SightingFile("a.parquet", 0, 0), Reading(format="csv"))
 
 
 def test_a_batch_of_few_rows_leaves_the_layer_of_many_as_it_is(tmp_path: Path) -> None:

@@ -15,9 +15,10 @@ from roamcast.cli import build
 from roamcast.errors import InputError, RoamcastError
 from roamcast.identity.sightings import decode
 from roamcast.model.time import EARLIEST, parse_instant
+from roamcast.pipeline.ingest import rows
 from roamcast.pipeline.ingest.dead_letters import counted, dead_letters, readable
 from roamcast.pipeline.ingest.few_read import read_here, readable_here
-from roamcast.pipeline.ingest.files import Reading, listed
+from roamcast.pipeline.ingest.files import FIELDS, Reading, listed
 from roamcast.pipeline.ingest.read import read_sightings
 from roamcast.pipeline.ingest.run import IngestSettings
 from roamcast.pipeline.ingest.scan import Spoken
@@ -231,15 +232,6 @@ def test_few_rows_are_read_here_as_spark_reads_them(spark: Any, tmp_path: Path) 
     lines += ['{"person":5.0,"person":6}', '{"lon":" 1.5 ","lat":"2d"}', '{"time":"\\u0000"}']
     (tmp_path / "1.jsonl").write_text("\n".join(lines))
     (tmp_path / "2.jsonl").write_bytes(b"\xef\xbb\xbf{}\r\n\xff\r{}\n\n \t\n{}")
-    moments = {unit: stamps(unit) for unit in ("ms", "us", "ns")}
-    for unit, times in moments.items():
-        table = {"person": [f"{unit}{n}" for n in range(len(times))], "time": times}
-        table |= {"source": ["gps"] * len(times), "place": ["a/1"] * len(times)}
-        pq.write_table(pa.table(table), tmp_path / f"3{unit}.parquet")
-    texts = pa.array([b"\xff", b"M\xfcller", b"ok"], pa.binary()).view(pa.string())
-    degrees = {"lon": [float("nan"), float("inf"), 1.0], "lat": [0.0, -float("inf"), 1.0]}
-    fixed = {"person": texts, "source": ["gps"] * 3, "time": [GOOD_TIME] * 3}
-    pq.write_table(pa.table({**fixed, **degrees}), tmp_path / "4.parquet")
     for reading in (Reading(), Reading(zone="-01:30", constants={"place": "b/2"})):
         files = listed([tmp_path], reading)
         assert all(readable_here(file, reading) for file in files)
@@ -250,7 +242,28 @@ def test_few_rows_are_read_here_as_spark_reads_them(spark: Any, tmp_path: Path) 
         assert [row[:200] for row in here if row not in other] == []
 
 
-def told(table: pa.Table) -> list[str]:
+def test_parquet_means_what_lines_of_json_mean_to_spark(spark: Any, tmp_path: Path) -> None:
+    def text(value: Any) -> str | None:
+        if value is None or isinstance(value, str):
+            return value
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+    no_json = ("NaN", "Infinity")
+    lines = [row for row in nasty(12, 1_500) if not any(w in str(text(row)) for w in no_json)]
+    (tmp_path / "1.jsonl").write_text("\n".join(json.dumps(row) for row in lines))
+    columns = {field: [text(row.get(field)) for row in lines] for field in FIELDS}
+    for kind in (pa.string(), rows.WORDS):
+        table = pa.table({field: pa.array(texts, kind) for field, texts in columns.items()})
+        pq.write_table(table, tmp_path / f"{kind.id}.parquet", row_group_size=400)
+    for reading in (Reading(), Reading(zone="-01:30", constants={"place": "b/2"})):
+        there, first, second = listed([tmp_path], reading)
+        want = told(read_sightings(spark, [there], reading, LATEST).toArrow(), raw=False)
+        assert len(want) == len(lines) > 1_400
+        for file in (first, second):
+            assert told(read_here([file], reading, LATEST), raw=False) == want
+
+
+def told(table: pa.Table, *, raw: bool = True) -> list[str]:
     """Give rows without the numbers of their files; of dead ones the reason and the text."""
     names = ("person", "source", "time", "place", "lon", "lat")
     spoken = Spoken([1, 1, 1, 1])
@@ -258,7 +271,8 @@ def told(table: pa.Table) -> list[str]:
     for row in table.to_pylist():
         said = None if row["attributes"] is None else spoken.canonical(row["attributes"])
         fields = [*(row[name] for name in names), said]
-        found.append(repr((row["reason"], row["raw"]) if row["reason"] else fields))
+        dead = (row["reason"], row["raw"] if raw else None)
+        found.append(repr(dead if row["reason"] else fields))
     return sorted(found)
 
 

@@ -54,9 +54,7 @@ def as_source_wrote(canonical: str) -> str:
     return json.dumps(plain)
 
 
-SCHEMA = pa.schema(
-    [*(rows.GIVEN.field(name) for name in NAMES), ("rank", pa.int8()), ("fresh", pa.bool_())]
-)
+SCHEMA = pa.schema([rows.TAKEN.field(name) for name in (*NAMES, "rank", "fresh")])
 
 
 def in_order(row: dict[str, Any]) -> tuple[Any, ...]:
@@ -234,3 +232,15 @@ def test_a_person_keeps_one_handle_for_ever_and_vids_are_fresh() -> None:
     vids = [row["vid"] for row in first[rows.CONTEXT]]
     assert len(set(vids)) == len(vids) == 9
     assert all(row["person"] is None for row in first[rows.CONTEXT])
+
+
+@given(
+    st.lists(
+        st.tuples(*(st.sampled_from([0, 1, 2, 2**40]) for _ in range(4))).map(list), max_size=30
+    )
+)
+def test_rows_that_are_equal_have_one_number(codes: list[list[int]]) -> None:
+    table = np.array(codes, dtype=np.int64).reshape(-1, 4)
+    first, which = ingest_scan._alike(table)
+    assert table[first][which].tolist() == codes
+    assert len(first) == len({tuple(row) for row in codes})

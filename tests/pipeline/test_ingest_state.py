@@ -42,17 +42,16 @@ from roamcast.pipeline.ingest.write import COLUMNS, ScanAndWrite, WriteTask
 from tests.pipeline.test_archive import everything
 
 NOW = 1_800_000_000_000_000  # 2027-01-15
-TAKEN = pa.schema([*rows.TAKEN, ("bucket", pa.int32())])
 
 
 def _row(text: str) -> dict[str, Any]:
     try:
         said = json.loads(text)
         sighting = {**said, "time": parse_instant(said["time"]), "source": 0}
-        return {**sighting, "rank": rows.RANK_SIGHTING, "fresh": True, "bucket": 0}
+        return {**sighting, "rank": rows.RANK_SIGHTING, "fresh": True}
     except ValueError:
         dead = {"reason": "not JSON", "raw": text, "file": 1}
-        return {**dead, "rank": rows.RANK_DEAD, "fresh": True, "bucket": 0}
+        return {**dead, "rank": rows.RANK_DEAD, "fresh": True}
 
 
 def _parts(_: Any, state: IngestState, files: Sequence[SightingFile], *__: Any) -> list[pa.Table]:
@@ -61,15 +60,15 @@ def _parts(_: Any, state: IngestState, files: Sequence[SightingFile], *__: Any) 
     for kind, rank in KINDS.items():
         for layer, path in state.layers.files(kind):
             stored = pq.read_table(path, partitioning=None).to_pylist()
-            own = {"rank": rank, "fresh": False, "bucket": 0, "layer": layer}
+            own = {"rank": rank, "fresh": False, "layer": layer}
             found += [{**row, **own} for row in stored]
     for file in files:
         found += [_row(text) for text in Path(file.path).read_text().splitlines()]
-    return [pa.Table.from_pylist(found, schema=TAKEN)]
+    return [pa.Table.from_pylist(found, schema=rows.TAKEN)]
 
 
 def _write(parts: Sequence[pa.Table], task: WriteTask, _: int) -> ingest_job.Written:
-    told = ScanAndWrite(task)([packed(part) for part in parts if part.num_rows])
+    told = ScanAndWrite(task)([packed(part, 1) for part in parts if part.num_rows])
     return ingest_job.taken(pa.Table.from_batches(list(told)))
 
 
@@ -82,7 +81,7 @@ def without_spark(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReques
     monkeypatch.setattr(few, "HERE_ROWS", -1)
     monkeypatch.setattr(ingest_job, "parts", _parts)
     monkeypatch.setattr(ingest_job, "write", _write)
-    monkeypatch.setattr(ingest_job, "names", lambda _, paths: dict.fromkeys([1], paths[0]))
+    monkeypatch.setattr(ingest_job, "names", lambda _, files, __: {1: files[0].path})
 
 
 def state_of(tmp_path: Path, archive: str = "archive", private: str = "private") -> Any:

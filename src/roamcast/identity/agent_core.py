@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from roamcast.identity.agent_settings import DWELL, FRESH, HEARTBEAT, MARGIN, RELIABILITY
 from roamcast.identity.sightings import SOURCES
-from roamcast.model.kernels import kernel
+from roamcast.model.kernels import inlined, kernel
 
 Integers = npt.NDArray[np.int64]
 
@@ -73,7 +73,7 @@ CLOSED_MAX = 2
 CLOSED_MASK, CHANGED, LATE, REPEATED = 3, 4, 8, 16
 
 
-@kernel
+@inlined
 def clear(state: Integers) -> None:
     """Reset the state to that of a person never seen."""
     state[:] = 0
@@ -86,7 +86,7 @@ def clear(state: Integers) -> None:
         state[report + REPORT_LON] = state[report + REPORT_LAT] = NO_POINT
 
 
-@kernel
+@inlined
 def _close(state: Integers, until: int, closed: Integers) -> None:
     closed[CLOSED_FROM] = state[SINCE]
     closed[CLOSED_TO] = until
@@ -97,7 +97,7 @@ def _close(state: Integers, until: int, closed: Integers) -> None:
         closed[CLOSED_ATTRIBUTES + source] = state[ATTRIBUTES + source]
 
 
-@kernel
+@inlined
 def expire(state: Integers, settings: Integers, now: int, closed: Integers) -> int:
     """Close the context if its heartbeats have stopped by `now`; return the number closed."""
     if state[OPEN] == 0 or state[SEEN] >= now - settings[HEARTBEAT]:
@@ -107,7 +107,7 @@ def expire(state: Integers, settings: Integers, now: int, closed: Integers) -> i
     return 1
 
 
-@kernel
+@inlined
 def _support(state: Integers, settings: Integers, place: int, time: int) -> int:
     total = 0
     for source in range(SOURCE_COUNT):
@@ -120,7 +120,7 @@ def _support(state: Integers, settings: Integers, place: int, time: int) -> int:
     return total
 
 
-@kernel
+@inlined
 def _winner(state: Integers, settings: Integers, time: int, sighted: int) -> int:
     """Return the source whose place has most support, -1 if the current place stays."""
     held = state[PLACE]
@@ -131,16 +131,18 @@ def _winner(state: Integers, settings: Integers, time: int, sighted: int) -> int
         if time - state[report + REPORT_TIME] > settings[FRESH + source]:
             continue
         place = state[report + REPORT_PLACE]
+        if place == held:  # it can win nothing: whoever stays costs no division
+            continue
         support = _support(state, settings, place, time)
-        if place != held and support > best_support:
+        if support > best_support:
             best, best_support = source, support
+    if best < 0:
+        return -1
     held_support = _support(state, settings, held, time)
-    if best >= 0 and (held_support == 0 or best_support > held_support + settings[MARGIN]):
-        return best
-    return -1
+    return best if held_support == 0 or best_support > held_support + settings[MARGIN] else -1
 
 
-@kernel
+@inlined
 def _move(state: Integers, settings: Integers, time: int, sighted: int, closed: Integers) -> int:
     """Apply rules 3 and 4; return 1 if a context closed, plus CHANGED if the place changed."""
     winner = _winner(state, settings, time, sighted)
@@ -170,7 +172,7 @@ def _move(state: Integers, settings: Integers, time: int, sighted: int, closed: 
     return answer
 
 
-@kernel
+@inlined
 def _refresh(state: Integers, settings: Integers, time: int, closed: Integers) -> int:
     """Apply rule 5; return 1 if a context closed, plus CHANGED if attributes changed."""
     changed = False

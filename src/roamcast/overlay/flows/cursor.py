@@ -13,10 +13,10 @@ import msgspec
 
 from roamcast.overlay.flows.events import EventsDelivered, EventsLost, EventsStanding
 from roamcast.overlay.flows.messages import NEEDS_MAX, Event
-from roamcast.overlay.flows.reader import Numbered, Numbers
+from roamcast.overlay.flows.reader import NumberedEvent, Numbers
 from roamcast.overlay.flows.vector import Pairs, Position, Vector, merge, pairs
 
-EventForm = TypeVar("EventForm", bound=Numbered)
+EventForm = TypeVar("EventForm", bound=NumberedEvent)
 
 
 class TakenEvents(msgspec.Struct, frozen=True):

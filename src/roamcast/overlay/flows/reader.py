@@ -40,7 +40,7 @@ class LogInterval(msgspec.Struct, frozen=True):
         return sum(event.size for _, event in self.events)
 
 
-class Numbered(Protocol):
+class NumberedEvent(Protocol):
     """An event, in whatever form, as its producer numbered it."""
 
     @property
@@ -73,7 +73,7 @@ class Numbers:
     def __len__(self) -> int:
         return len(self._last)
 
-    def is_new(self, event: Numbered) -> bool:
+    def is_new(self, event: NumberedEvent) -> bool:
         """Note an event; return whether it was not there before."""
         known = self._last.pop(event.producer, None)
         rank = (event.life, event.number)

@@ -204,8 +204,15 @@ def _fine_cells(batch: pa.RecordBatch, resolution: int) -> tuple[Array, Array]:
     if not ((np.abs(longitudes) <= 180).all() and (np.abs(latitudes) <= 90).all()):
         raise ContextError("a context's point is no WGS84 longitude and latitude")
     fine = np.zeros(len(has_point), np.uint64)
-    cells = map(latlng_to_cell, latitudes.tolist(), longitudes.tolist(), repeat(resolution))
-    fine[has_point] = np.fromiter(cells, np.uint64, len(longitudes))
+    if len(longitudes):
+        # a place has one point for all who were there, and H3 is asked point by point
+        points = pa.py_buffer(np.column_stack([latitudes, longitudes]).tobytes())
+        whole = pa.Array.from_buffers(pa.binary(16), len(longitudes), [None, points])
+        distinct = whole.dictionary_encode()
+        ends = np.frombuffer(distinct.dictionary.buffers()[1], np.float64).tolist()
+        cells = map(latlng_to_cell, ends[::2], ends[1::2], repeat(resolution))
+        found = np.fromiter(cells, np.uint64)
+        fine[has_point] = found[distinct.indices.to_numpy()]
     return fine, has_point
 
 

@@ -21,7 +21,7 @@ from roamcast.model import context_arrow
 from roamcast.model.context_arrow import SEALING_COLUMN
 from roamcast.model.kinds import KINDS
 from roamcast.pipeline.archive.append import files_batch, files_of, keep
-from roamcast.pipeline.archive.files import FILE_ROWS_MAX, FILE_SCHEMA, DataFile, write_table
+from roamcast.pipeline.archive.files import FILE_SCHEMA, DataFile, write_table
 from roamcast.pipeline.archive.layout import PLACING
 from roamcast.pipeline.archive.storage import Storage
 from roamcast.pipeline.archive.table import Archive
@@ -35,6 +35,7 @@ HERE_ROWS = 100_000
 """Up to so many contexts a Spark job would only add its own time."""
 
 TASK_ROWS = 500_000
+"""Contexts that one task holds, sorts and writes, also of one partition (decision 0480)."""
 _RUN_SQL = "task int, path string, at int"
 
 
@@ -78,12 +79,12 @@ def write_contexts(
 
 
 def divided(found: Iterable[Run]) -> list[list[Run]]:
-    """Assign each partition to one task, as far as its rows fit into one file."""
+    """Assign each partition to one task, as far as one task may have its rows."""
     tasks: list[list[Run]] = []
     rows = 0
     last = None
     for run in sorted(found, key=lambda run: (run.partition, run.path, run.at)):
-        full = rows + run.rows > FILE_ROWS_MAX if run.partition == last else rows >= TASK_ROWS
+        full = rows + run.rows > TASK_ROWS if run.partition == last else rows >= TASK_ROWS
         if full or not tasks:
             tasks.append([])
             rows = 0

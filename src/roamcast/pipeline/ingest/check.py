@@ -5,7 +5,6 @@ row never stops a batch. Only the inside of `attributes` is checked later, once 
 (`ingest.scan`).
 """
 
-from functools import reduce
 from typing import TYPE_CHECKING
 
 from roamcast.identity import sightings as limits
@@ -26,18 +25,11 @@ _NO_PATH = rf"^[{{\[]|(^|/)(/|\z)|(/[^/]*+){{{DEPTH_MAX}}}|{_UNPRINTABLE}"
 _STAMP = r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6}0*)?(Z|[+-]\d\d:\d\d)\z"
 
 
-def not_utf8(texts: "list[Column]") -> "Column":
-    """Whether one of these texts is not valid UTF-8."""
-    from pyspark.sql import functions as f
-
-    return reduce(lambda a, b: a | b, (~f.is_valid_utf8(text) for text in texts))
-
-
 def checked(rows: "DataFrame", reading: Reading, latest: int) -> "DataFrame":
     """Convert rows to their types; rows that are not sightings get a reason.
 
-    rows: a text a field, `stamp` where a file has moments instead of texts (µs), `broken` with
-    what its reader found. latest: a time after this lies in the future (µs).
+    rows: a text a field, `broken` with what its reader found. latest: a time after this lies in
+    the future (µs).
     """
     from pyspark.sql import functions as f
 
@@ -51,9 +43,7 @@ def checked(rows: "DataFrame", reading: Reading, latest: int) -> "DataFrame":
     typed = rows.select(
         "person",
         number.cast("tinyint").alias("source"),
-        f.coalesce(
-            "stamp", f.when(time.rlike(_STAMP), f.unix_micros(time.try_cast("timestamp")))
-        ).alias("time"),
+        f.when(time.rlike(_STAMP), f.unix_micros(time.try_cast("timestamp"))).alias("time"),
         "place",
         f.col("lon").try_cast("double").alias("lon"),
         f.col("lat").try_cast("double").alias("lat"),

@@ -6,18 +6,17 @@ due, or the layers have become too many.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from roamcast.identity import agent_core as core
 from roamcast.identity.agent_settings import HEARTBEAT
 from roamcast.pipeline.ingest import job, rows
-from roamcast.pipeline.ingest.few_read import number_of, read_here, readable_here
-from roamcast.pipeline.ingest.files import Reading, SightingFile
+from roamcast.pipeline.ingest.few_read import read_here, readable_here
+from roamcast.pipeline.ingest.files import Reading, SightingFile, number_of
 from roamcast.pipeline.ingest.layers import LAYERS_MAX, taken_over
 from roamcast.pipeline.ingest.pack import sorted_rows
 from roamcast.pipeline.ingest.scan import EVER, UNSEEN
@@ -107,10 +106,7 @@ def _fresh(
     parts = [read_here(own, reading, latest)]
     if others:
         parts.append(job.few_sightings(spark, others, reading, latest))
-    table = pa.concat_tables(parts)
-    dead = pc.is_valid(table["reason"]).to_numpy()
-    ranks = np.where(dead, rows.RANK_DEAD, rows.RANK_SIGHTING).astype(np.int8)
-    return _with(table, rank=pa.array(ranks), fresh=pa.array(np.ones(len(table), bool)))
+    return pa.concat_tables(parts)
 
 
 def _dead_files(unreadable: Sequence[tuple[str, str]]) -> pa.Table:
@@ -130,7 +126,7 @@ def _without_idle(table: pa.Table, people: set[str], until: int, heartbeat: int)
     ended |= (rank == rows.RANK_SIGHTING) & (time <= until)
     due = set(table["person"].filter(pa.array(ended)).to_pylist())
     wanted = pa.array(sorted(people | due), pa.string())
-    return table.filter(pc.is_in(table["person"], wanted))
+    return table.filter(pc.is_in(table["person"].cast(pa.string()), wanted))
 
 
 def _strangers(people: set[str], remembered: pa.Table, handles_of: HandlesOf) -> pa.Table:
@@ -148,9 +144,3 @@ def _strangers(people: set[str], remembered: pa.Table, handles_of: HandlesOf) ->
         for name, handle in zip(new, handles_of(new), strict=True)
     ]
     return pa.Table.from_pylist(told, schema=rows.TAKEN)
-
-
-def _with(table: pa.Table, **columns: Any) -> pa.Table:
-    for name, column in columns.items():
-        table = table.set_column(table.schema.get_field_index(name), name, column)
-    return table

@@ -6,13 +6,14 @@ written: a Parquet file that is none, a column that is missing or of the wrong t
 """
 
 import gzip
+import hashlib
 import os
 import re
 import zlib
 from codecs import BOM_UTF8
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import msgspec
 import pyarrow as pa
@@ -218,10 +219,16 @@ def damage(path: str, reading: Reading) -> str | None:
     return None
 
 
-def parquet_rows(path: str) -> int:
-    """Count the rows of a Parquet file from its footer."""
+def number_of(path: str) -> int:
+    """Number a file for the rows that come from it."""
+    digest = hashlib.blake2b(path.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)
+
+
+def parquet_footer(path: str) -> Any:
+    """Read what a Parquet file says of itself."""
     try:
-        return int(pq.read_metadata(path).num_rows)
+        return pq.read_metadata(path)
     except (OSError, pa.ArrowException) as error:
         reason = str(error).splitlines()[0]
         raise InputError(f"not a readable Parquet file: {reason}", source=path) from None

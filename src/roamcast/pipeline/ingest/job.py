@@ -1,29 +1,34 @@
 """The Spark jobs of an ingest, each from DataFrames to a DataFrame or to a result."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from unicodedata import category
 from urllib.parse import quote
 
 import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from roamcast.identity import agent_core as core
 from roamcast.pipeline.ingest import rows
 from roamcast.pipeline.ingest.archive import Run
-from roamcast.pipeline.ingest.few_read import number_of
-from roamcast.pipeline.ingest.files import Reading, SightingFile, format_of, parquet_rows
-from roamcast.pipeline.ingest.layers import KINDS
+from roamcast.pipeline.ingest.files import (
+    Reading,
+    SightingFile,
+    format_of,
+    number_of,
+    parquet_footer,
+)
 from roamcast.pipeline.ingest.pack import BUCKET_ROWS, PACKET_SQL, Packer
 from roamcast.pipeline.ingest.read import read_sightings
 from roamcast.pipeline.ingest.scan import UNSEEN
 from roamcast.pipeline.ingest.state import HandlesOf, IngestState
-from roamcast.pipeline.ingest.write import COLUMNS, REPORT, REPORT_SQL, ScanAndWrite, WriteTask
+from roamcast.pipeline.ingest.stretches import STRETCH_SQL, ReadStretches, stretches, tasks_of
+from roamcast.pipeline.ingest.write import REPORT, REPORT_SQL, ScanAndWrite, WriteTask
 from roamcast.pipeline.spark.errors import translated
-from roamcast.pipeline.spark.paths import literal, with_colons
 from roamcast.pipeline.spark.session import session_of
 
 if TYPE_CHECKING:
@@ -46,6 +51,13 @@ class Written(msgspec.Struct, frozen=True):
     contexts: tuple[Run, ...]
 
 
+class RowSource(msgspec.Struct, frozen=True):
+    """Rows of a batch: a DataFrame, and how a task makes tables of `rows.TAKEN` of its batches."""
+
+    frame: "DataFrame"
+    tables: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.Table]]
+
+
 def parts(
     spark: "SparkSession",
     state: IngestState,
@@ -53,49 +65,63 @@ def parts(
     reading: Reading,
     latest: int,
     unreadable: Sequence[tuple[str, str]],
-) -> list["DataFrame"]:
+) -> list[RowSource]:
     """Return all rows of a batch: remembered ones, those it reads, and unreadable ones."""
-    with translated(FAILED):  # Spark looks for the files already here
-        found = remembered(spark, state)
-        if files:
-            read = read_sightings(spark, files, reading, latest)
-            found.append(ranked(read, rows.RANK_SIGHTING, fresh=True))
-        if unreadable:
-            found.append(dead_files(spark, unreadable))
-        return found or [ranked(empty(spark), rows.RANK_SIGHTING, fresh=True)]
-
-
-def remembered(spark: "SparkSession", state: IngestState) -> list["DataFrame"]:
-    """Read people, open intervals and waiting sightings of the last batch."""
-    from pyspark.sql.types import StructType
-
-    kinds: Any = StructType.fromDDL(rows.TAKEN_SQL)
+    stored = [file.path for file in files if format_of(file.path, reading) == "parquet"]
+    lines = [file for file in files if file.path not in set(stored)]
     found = []
-    for kind, rank in KINDS.items():
-        layers: dict[int, list[str]] = {}
-        for layer, path in state.layers.files(kind):
-            layers.setdefault(layer, []).append(str(path))
-        for layer, paths in layers.items():
-            schema = StructType([kinds[name] for name in COLUMNS[kind]])
-            reader = with_colons(spark.read, paths).schema(schema)
-            stored = reader.parquet(*map(literal, paths))
-            found.append(ranked(stored, rank, fresh=False, layer=layer))
-    return found
+    with translated(FAILED):  # Spark looks for the files already here
+        told = tasks_of(stretches(stored, state.layers))
+        if told:
+            plan = spark.createDataFrame(told, STRETCH_SQL).repartitionById(told[-1][0] + 1, "task")
+            found.append(RowSource(plan, ReadStretches(reading, latest)))
+        if lines:
+            read = read_sightings(spark, lines, reading, latest)
+            found.append(RowSource(ranked(read, rows.RANK_SIGHTING, fresh=True), as_taken))
+        if unreadable:
+            found.append(RowSource(dead_files(spark, unreadable), as_taken))
+        return found or [RowSource(ranked(empty(spark), rows.RANK_SIGHTING, fresh=True), as_taken)]
+
+
+def as_taken(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Give rows that Spark has read in the columns of `rows.TAKEN`."""
+    return (rows.taken(pa.Table.from_batches([batch])) for batch in batches)
+
+
+class Through(msgspec.Struct, frozen=True):
+    """`mapInArrow`'s function: makes tables of a part's batches, and batches of these."""
+
+    tables: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.Table]]
+    given: Callable[[Iterable[pa.Table]], Iterator[pa.RecordBatch]]
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Work on one partition."""
+        return self.given(self.tables(batches))
+
+
+PEOPLE_SQL = "person string, known boolean"
+
+
+def people_of(tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
+    """Name the people of rows that are alive, and say whether a row is their line."""
+    for table in tables:
+        alive = table.filter(pc.not_equal(table["rank"], rows.RANK_DEAD))
+        known = pc.equal(alive["rank"], rows.RANK_PERSON)
+        told = pa.table({"person": alive["person"].cast(pa.string()), "known": known})
+        yield from told.group_by(["person", "known"]).aggregate([]).to_batches()
 
 
 def strangers(
-    spark: "SparkSession", parts: Sequence["DataFrame"], handles_of: HandlesOf
-) -> "DataFrame":
+    spark: "SparkSession", parts: Sequence[RowSource], handles_of: HandlesOf
+) -> RowSource:
     """Give lines of the register for people of these rows who have none, with their handles."""
     from pyspark.sql import functions as f
 
-    wanted = ("person", "rank")
-    every = reduce(lambda one, two: one.unionByName(two), (part.select(*wanted) for part in parts))
-    alive = every.where((f.col("rank") != rows.RANK_DEAD) & f.col("person").isNotNull())
-    known = f.max((f.col("rank") == rows.RANK_PERSON).cast("int"))
-    new = alive.groupBy("person").agg(known.alias("known")).where("known = 0").select("person")
+    named = [part.frame.mapInArrow(Through(part.tables, people_of), PEOPLE_SQL) for part in parts]
+    every = reduce(lambda one, two: one.unionByName(two), named).where("person is not null")
+    new = every.groupBy("person").agg(f.max("known").alias("known")).where("not known")
     with translated(FAILED):
-        people = sorted(row["person"] for row in new.collect())
+        people = sorted(row["person"] for row in new.select("person").collect())
     handles = handles_of(people)
     # Never seen before: nothing of theirs is late, and all of it may be filled in.
     told = [
@@ -103,25 +129,18 @@ def strangers(
         for name, one in zip(people, handles, strict=True)
     ]
     made = spark.createDataFrame(told, "person string, handle binary, time long, file long")
-    return ranked(made, rows.RANK_PERSON, fresh=False)
+    return RowSource(ranked(made, rows.RANK_PERSON, fresh=False), as_taken)
 
 
-def ranked(taken: "DataFrame", rank: int, *, fresh: bool, layer: int | None = None) -> "DataFrame":
-    """Add each row's rank among its person's rows, and the key of its bucket."""
+def ranked(taken: "DataFrame", rank: int, *, fresh: bool) -> "DataFrame":
+    """Add each row's rank among its person's rows."""
     from pyspark.sql import functions as f
 
-    ranks, sent = f.lit(rank), f.col("person")
+    ranks = f.lit(rank)
     if "reason" in taken.columns:
-        dead = f.col("reason").isNotNull()
-        ranks = f.when(dead, rows.RANK_DEAD).otherwise(rank)
-        # dead letters may have no person, and many: they go where their text sends them
-        sent = f.when(dead, f.col("raw")).otherwise(f.col("person"))
+        ranks = f.when(f.col("reason").isNotNull(), rows.RANK_DEAD).otherwise(rank)
     return taken.select(
-        *taken.columns,
-        ranks.cast("tinyint").alias("rank"),
-        f.lit(fresh).alias("fresh"),
-        f.lit(layer).cast("tinyint").alias("layer"),
-        f.xxhash64(sent).alias("bucket"),
+        *taken.columns, ranks.cast("tinyint").alias("rank"), f.lit(fresh).alias("fresh")
     )
 
 
@@ -140,15 +159,11 @@ def dead_files(spark: "SparkSession", unreadable: Sequence[tuple[str, str]]) -> 
     )
 
 
-def write(parts: Sequence["DataFrame"], task: WriteTask, buckets: int) -> Written:
+def write(parts: Sequence[RowSource], task: WriteTask, buckets: int) -> Written:
     """Bring each person's rows together in order, scan them, and write the results by kind."""
-    from pyspark.sql import functions as f
-
     with translated(FAILED):
-        bucket = f.pmod("bucket", f.lit(buckets)).cast("int")
-        # each kind of row is packed by itself: no row carries the empty columns of the others
         packed = [
-            part.withColumn("bucket", bucket).mapInArrow(Packer(buckets), PACKET_SQL)
+            part.frame.mapInArrow(Through(part.tables, Packer(buckets)), PACKET_SQL)
             for part in parts
         ]
         packets = reduce(lambda a, b: a.unionByName(b), packed)
@@ -186,13 +201,12 @@ def few_sightings(
     Files are numbered as `few_read` does.
     """
     with translated(FAILED):
-        read = read_sightings(session_of(spark), files, reading, latest).toArrow()
-    numbers = names(session_of(spark), [file.path for file in files])
+        sightings = read_sightings(session_of(spark), files, reading, latest)
+        read = ranked(sightings, rows.RANK_SIGHTING, fresh=True).toArrow()
+    numbers = names(session_of(spark), files, reading)
     known = {number: number_of(path) for number, path in numbers.items()}
     file = pa.array([known.get(number) for number in read["file"].to_pylist()], pa.int64())
-    read = read.set_column(read.schema.get_field_index("file"), "file", file)
-    empty = rows.TAKEN.empty_table()
-    return pa.concat_tables([empty, read], promote_options="default").select(rows.TAKEN.names)
+    return rows.taken(read.set_column(read.schema.get_field_index("file"), "file", file))
 
 
 def expected(files: Sequence[SightingFile], reading: Reading) -> int:
@@ -209,20 +223,25 @@ def buckets(files: Sequence[SightingFile], remembered_rows: int, reading: Readin
 def _rows(file: SightingFile, reading: Reading) -> int:
     """Estimate the number of rows of a file."""
     if format_of(file.path, reading) == "parquet":
-        return parquet_rows(file.path)
+        return int(parquet_footer(file.path).num_rows)
     packed = file.path.lower().endswith(".gz")
     return file.size // (ROW_BYTES // 10 if packed else ROW_BYTES)
 
 
-def names(spark: "SparkSession", paths: Sequence[str]) -> dict[int, str]:
-    """Say which numbers the rows' files have: Spark's hash of their addresses."""
+def names(spark: "SparkSession", files: Sequence[SightingFile], reading: Reading) -> dict[int, str]:
+    """Say which numbers the rows' files have: of lines it is Spark's hash of their addresses."""
     from pyspark.sql import functions as f
 
-    spelled = [(path, uri) for path in paths for uri in _spellings(path)]
-    table = spark.createDataFrame(spelled, "path string, uri string")
-    with translated(FAILED):
-        found = table.select("path", f.xxhash64("uri").alias("number")).collect()
-    return {row["number"]: row["path"] for row in found}
+    stored = [file.path for file in files if format_of(file.path, reading) == "parquet"]
+    numbers = {number_of(path): path for path in stored}
+    lines = sorted({file.path for file in files} - set(stored))
+    if lines:
+        spelled = [(path, uri) for path in lines for uri in _spellings(path)]
+        table = spark.createDataFrame(spelled, "path string, uri string")
+        with translated(FAILED):
+            found = table.select("path", f.xxhash64("uri").alias("number")).collect()
+        numbers |= {row["number"]: row["path"] for row in found}
+    return numbers
 
 
 def _spellings(path: str) -> set[str]:

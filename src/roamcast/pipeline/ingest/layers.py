@@ -85,14 +85,18 @@ class Layers:
         for kind, rank in KINDS.items():
             for number, path in self.files(kind):
                 table = _holding(path, wanted)
-                if table.num_rows:
-                    count = table.num_rows
-                    parts.append(
-                        table.append_column("rank", pa.array(np.full(count, rank, np.int8)))
-                        .append_column("fresh", pa.array(np.zeros(count, bool)))
-                        .append_column("layer", pa.array(np.full(count, number, np.int8)))
-                    )
-        return newest(pa.concat_tables(parts, promote_options="default").select(rows.TAKEN.names))
+                parts.append(remembered(table, rank, number))
+        return newest(pa.concat_tables(parts).combine_chunks())
+
+
+def remembered(table: pa.Table, rank: int, layer: int) -> pa.Table:
+    """Give rows of a layer's file in the columns of `rows.TAKEN`."""
+    count = table.num_rows
+    return rows.taken(
+        table.append_column("rank", pa.array(np.full(count, rank, np.int8)))
+        .append_column("fresh", pa.array(np.zeros(count, bool)))
+        .append_column("layer", pa.array(np.full(count, layer, np.int8)))
+    )
 
 
 def newest(table: pa.Table) -> pa.Table:
@@ -101,7 +105,7 @@ def newest(table: pa.Table) -> pa.Table:
     ends = pc.min_max(layers)
     if ends["min"].as_py() == ends["max"].as_py():
         return table
-    person = table["person"].combine_chunks().dictionary_encode()
+    person = table["person"].combine_chunks()
     whose = person.indices.fill_null(len(person.dictionary)).to_numpy(zero_copy_only=False)
     layer = layers.fill_null(-1).to_numpy(zero_copy_only=False)
     named = table["rank"].to_numpy() == rows.RANK_PERSON

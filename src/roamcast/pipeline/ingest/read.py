@@ -1,7 +1,7 @@
-"""Sightings from files as a DataFrame of checked rows; rows that are none carry the reason.
+"""Lines of JSON and CSV as a DataFrame of checked rows; rows that are none carry the reason.
 
-JSON lines and CSV are read here, Parquet in `ingest.parquet`; `ingest.check` says what is wrong
-with a row. All of it is Spark's own expressions.
+`ingest.check` says what is wrong with a row. All of it is Spark's own expressions; Parquet is read
+by `ingest.columns`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ from roamcast.pipeline.ingest.files import (
     csv_header,
     format_of,
 )
-from roamcast.pipeline.ingest.parquet import parquet_shape, read_parquet
+from roamcast.pipeline.ingest.parquet import parquet_shape
 from roamcast.pipeline.spark.paths import check_readable, literal, with_colons
 
 if TYPE_CHECKING:
@@ -129,7 +129,6 @@ def _rows(
     line = f.col("line")
     return table.select(
         *(_or_constant(column, field, reading).alias(field) for field, column in fields.items()),
-        f.lit(None).cast("bigint").alias("stamp"),
         f.coalesce(
             f.when(~f.col("valid"), NOT_UTF8),
             f.when(f.length(line) > limits.LINE_LENGTH_MAX, "the line is too long"),
@@ -140,7 +139,7 @@ def _rows(
     )
 
 
-_READERS: dict[str, Any] = {"json": _read_json, "csv": _read_csv, "parquet": read_parquet}
+_READERS: dict[str, Any] = {"json": _read_json, "csv": _read_csv}
 
 
 def _or_constant(column: "Column", field: str, reading: Reading) -> "Column":

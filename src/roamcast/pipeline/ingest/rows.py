@@ -33,6 +33,9 @@ RANK_PERSON, RANK_OPEN, RANK_SIGHTING, RANK_DEAD = 0, 1, 2, 3
 
 SEPARATOR = "\x1f"
 """Between texts: no place and no attribute contains a control character."""
+WORDS = pa.dictionary(pa.int32(), pa.string())
+"""Texts that many rows share: what is asked of them is asked once per distinct one."""
+
 _SHARED = {
     "person": pa.string(),
     "time": pa.int64(),
@@ -49,7 +52,10 @@ _SHARED = {
     "raw": pa.string(),
 }
 TAKEN = pa.schema(
-    [*_SHARED.items(), ("rank", pa.int8()), ("fresh", pa.bool_()), ("layer", pa.int8())]
+    [
+        *(_SHARED | dict.fromkeys(("person", "place", "attributes"), WORDS)).items(),
+        *(("rank", pa.int8()), ("fresh", pa.bool_()), ("layer", pa.int8())),
+    ]
 )
 """What the scan takes; `layer` numbers the layer of what is remembered."""
 GIVEN = pa.schema(
@@ -69,6 +75,43 @@ COUNTED = ("sightings", "repeated", "late", "malformed", "pending", "contexts", 
 """What every task counts, in the order of its numbers; the newest time follows them."""
 
 
+def is_text(column: pa.Array) -> bool:
+    """Say whether a column has texts, of whatever size, as a dictionary or not."""
+    kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def coded(column: pa.Array) -> pa.DictionaryArray:
+    """Give a column as a dictionary of texts; numbers are texts of their digits."""
+    if pa.types.is_dictionary(column.type):
+        return column.cast(WORDS)
+    return column.cast(pa.string()).dictionary_encode()
+
+
+def taken(table: pa.Table) -> pa.Table:
+    """Give rows in the columns of TAKEN, those null that they do not have."""
+    known = set(table.schema.names)
+    arrays = [
+        table[field.name].cast(field.type)
+        if field.name in known
+        else pa.nulls(table.num_rows, field.type)
+        for field in TAKEN
+    ]
+    return pa.table(arrays, schema=TAKEN)
+
+
+def chosen(table: pa.Table, order: npt.NDArray[np.int64]) -> pa.Table:
+    """Take rows; columns without a value are not looked at."""
+    at = pa.array(order)
+    arrays = [
+        pa.nulls(len(order), column.type)
+        if column.null_count == len(column)
+        else column.combine_chunks().take(at)
+        for column in table.columns
+    ]
+    return pa.table(arrays, schema=table.schema)
+
+
 def given(kind: str, count: int, columns: Mapping[str, Any]) -> pa.RecordBatch:
     """Make rows of one kind; the columns it does not use are null."""
     arrays = [
@@ -83,7 +126,9 @@ def given(kind: str, count: int, columns: Mapping[str, Any]) -> pa.RecordBatch:
 def passed_on(kind: str, rows: pa.Table, reasons: pa.Array | None = None) -> pa.RecordBatch:
     """Pass sightings on unchanged, to wait or as dead letters with a reason."""
     columns = {
-        name: rows[name].combine_chunks() for name in _SHARED if name not in {"numbers", "texts"}
+        name: rows[name].combine_chunks().cast(kind)
+        for name, kind in _SHARED.items()
+        if name not in {"numbers", "texts"}
     }
     if reasons is not None:
         columns["reason"] = reasons
@@ -181,19 +226,25 @@ def handle_matrix(column: pa.Array) -> npt.NDArray[np.uint8]:
     return _bytes(column, HANDLE_BYTES)
 
 
-def degrees(column: Any, chosen: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """Read some rows of a column of degrees, NaN where it is null."""
-    values = column.combine_chunks().take(pa.array(chosen)).fill_null(np.nan)
-    return np.array(values.to_numpy(zero_copy_only=False), dtype=np.float64)
+def degrees(column: pa.ChunkedArray) -> npt.NDArray[np.float64]:
+    """Read a column of degrees, NaN where it is null."""
+    return np.array(column.fill_null(np.nan).to_numpy(), dtype=np.float64)
 
 
 def numbered(parts: list[pa.Array]) -> tuple[list[core.Integers], pa.Array]:
-    """Number the texts of all parts alike from 1, 0 for none; give numbers and the texts."""
-    encoded = pa.concat_arrays(parts).dictionary_encode()
+    """Number the texts of all parts alike from 1, 0 for none; give numbers and the texts.
+
+    A part may be a dictionary: then its texts are numbered, and not those of each row.
+    """
+    words = [part.dictionary if pa.types.is_dictionary(part.type) else part for part in parts]
+    encoded = pa.concat_arrays(words).dictionary_encode()
     numbers = encoded.indices.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False) + 1
-    cuts = np.cumsum([len(part) for part in parts])[:-1]
+    found = np.split(numbers, np.cumsum([len(part) for part in words])[:-1])
     texts = pa.concat_arrays([pa.nulls(1, pa.string()), encoded.dictionary])
-    return np.split(numbers, cuts), texts
+    for at, part in enumerate(parts):
+        if pa.types.is_dictionary(part.type):
+            found[at] = np.append(found[at], 0)[part.indices.fill_null(-1).to_numpy()]
+    return found, texts
 
 
 def renumbered(states: core.Integers, texts: pa.Array) -> tuple[core.Integers, pa.Array]:

@@ -173,7 +173,7 @@ def ingest_batch(
             released=newest if finish else release_until,
             counts=done.counts,
             columns=done.columns,
-            names=_names(spark, files, found) if dead else {},
+            names=_names(spark, files, settings.reading, found) if dead else {},
             layers=() if found is None else found.layers,
         )
         state.prepare(batch)
@@ -186,11 +186,14 @@ def _here_rows(settings: IngestSettings) -> int:
 
 
 def _names(
-    spark: "Sessions", files: Sequence[SightingFile], found: few.FewRows | None
+    spark: "Sessions",
+    files: Sequence[SightingFile],
+    reading: Reading,
+    found: few.FewRows | None,
 ) -> dict[int, str]:
     if found is not None:
         return found.names
-    return job.names(session_of(spark), [file.path for file in files])
+    return job.names(session_of(spark), files, reading)
 
 
 def _by_spark(

@@ -28,6 +28,7 @@ from roamcast.identity.sightings import SOURCES
 from roamcast.identity.whereabouts import CELL_RESOLUTION, Whereabouts
 from roamcast.model.places_geojson import read_places
 from roamcast.pipeline.ingest import rows
+from roamcast.pipeline.ingest.pack import compact
 
 REMEMBERED_MAX = 100_000
 """Distinct texts remembered between chunks."""
@@ -77,14 +78,28 @@ class Spoken:
         """Join what the sources of each context say; `codes` has a row of their keys each."""
         if not codes.any():  # nobody says anything: the usual case costs nothing
             return pa.array([NOTHING], pa.string()).take(pa.array(np.zeros(len(codes), np.int64)))
-        distinct, which = np.unique(codes, axis=0, return_inverse=True)
-        known = texts.take(pa.array(distinct.ravel())).to_pylist()
+        first, which = _alike(codes)
+        known = texts.take(pa.array(codes[first].ravel())).to_pylist()
         width = len(SOURCES)
         fours = [known[start : start + width] for start in range(0, len(known), width)]
         joined = [merged(four, self._reliability) for four in fours]
         for text in joined:
             self.columns |= _columns(text)
-        return pa.array(joined, pa.string()).take(pa.array(which.ravel()))
+        return pa.array(joined, pa.string()).take(pa.array(which))
+
+
+def _alike(codes: core.Integers) -> tuple[core.Integers, core.Integers]:
+    """Number equal rows alike; give a row of each number, and the number of each row.
+
+    A column at a time: to sort whole rows takes ten times as long.
+    """
+    key = np.zeros(len(codes), np.int64)
+    for column in codes.T:
+        if column.any():
+            numbers = np.unique(key, return_inverse=True)[1] if key.any() else key
+            key = numbers * (int(column.max()) + 1) + column
+    _, first, which = np.unique(key, return_index=True, return_inverse=True)
+    return first, which
 
 
 def _columns(text: str) -> set[str]:
@@ -217,16 +232,19 @@ class _Scan:
         Each has two states: of sightings after all that were worked in before, and of those
         filled in before them.
         """
-        runs = pc.run_end_encode(table["person"].combine_chunks())
-        people = runs.values
-        lengths = np.diff(runs.run_ends.to_numpy(), prepend=0)
+        person = table["person"].combine_chunks()
+        starts = np.flatnonzero(np.diff(person.indices.to_numpy(), prepend=-1))
+        people = person.take(pa.array(starts)).cast(pa.string())
+        lengths = np.diff(starts, append=table.num_rows)
         if self.carried is not None and people[0].as_py() != self.carried.person:
             people = pa.concat_arrays([pa.array([self.carried.person], pa.string()), people])
             lengths = np.concatenate([[0], lengths])
         index = np.repeat(np.arange(len(people)), lengths)
         rank = table["rank"].to_numpy()
         sighted = np.flatnonzero(rank == rows.RANK_SIGHTING)
-        sightings = table.take(pa.array(sighted))
+        sightings = table
+        if len(sighted) < table.num_rows:
+            sightings = rows.chosen(table, sighted)
         register = self._known(table, rank, index, people)
         whose = index[sighted]
         now, filled, keys, pieces = yield from self._sorted_out(
@@ -236,11 +254,7 @@ class _Scan:
         found, texts = rows.held_states(
             *(table[name].combine_chunks().take(pa.array(opened)) for name in ("numbers", "texts"))
         )
-        where, lons, lats = self.whereabouts.locate_many(
-            sightings["place"].combine_chunks().take(pa.array(now)),
-            rows.degrees(sightings["lon"], now),
-            rows.degrees(sightings["lat"], now),
-        )
+        where, lons, lats = self._located(sightings, now)
         carried = [] if self.carried is None else [self.carried.texts]
         codes, dictionary = rows.numbered([where, pieces, texts, *carried])
         count = len(people)
@@ -276,6 +290,17 @@ class _Scan:
             register.part(0, last), states[:last], states[count : count + last], dictionary
         )
 
+    def _located(self, sightings: pa.Table, now: core.Integers) -> tuple[pa.Array, Any, Any]:
+        """Give the locations of some sightings, and their points."""
+        where = sightings.select(["place", "lon", "lat"])
+        if len(now) < sightings.num_rows:
+            where = where.take(pa.array(now))
+        place = where["place"].combine_chunks()
+        lons, lats = (rows.degrees(where[name]) for name in ("lon", "lat"))
+        if not place.null_count and (self.whereabouts.places is None or not np.isnan(lons).any()):
+            return place, lons, lats  # all is said: the usual case costs nothing
+        return self.whereabouts.locate_many(place.cast(pa.string()), lons, lats)
+
     def _sorted_out(self, sightings: pa.Table, since: core.Integers, until: core.Integers) -> Any:
         """Set aside what is late, malformed or has to wait; the rest is scanned now.
 
@@ -285,7 +310,7 @@ class _Scan:
         times = sightings["time"].to_numpy()
         fresh = sightings["fresh"].to_numpy()
         self.counts["sightings"] += int(fresh.sum())
-        said = sightings["attributes"].combine_chunks().dictionary_encode()
+        said = compact(sightings["attributes"].combine_chunks())
         outcomes = [self.spoken.canonical(text) for text in said.dictionary.to_pylist()]
         keys = said.indices.fill_null(len(outcomes)).to_numpy(zero_copy_only=False)
         wrong = np.array([reason is not None for _, reason in outcomes] + [False])[keys]

@@ -11,12 +11,13 @@ from typing import Any
 from uuid import uuid4
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from roamcast.errors import MissingError, RoamcastError
 from roamcast.model.context_arrow import STAMP
-from roamcast.pipeline.archive.files import runs
+from roamcast.pipeline.archive.files import ranks, runs
 from roamcast.pipeline.archive.layout import PARTITIONS, ArchiveSettings, placed
 from roamcast.pipeline.ingest import rows
 from roamcast.pipeline.ingest.layers import GROUP_ROWS
@@ -141,7 +142,8 @@ class _Files:
             return
         table = pa.Table.from_batches(self._held)
         self._held = []
-        table = table.sort_by([(name, "ascending") for name in PARTITIONS]).combine_chunks()
+        order = np.lexsort([ranks(table[name]) for name in reversed(PARTITIONS)])
+        table = table.take(pa.array(order)).combine_chunks()
         folder = Path(self._task.target) / "contexts"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         path = folder / f"{self._name}-{self._numbers}.arrow"

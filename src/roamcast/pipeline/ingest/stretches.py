@@ -1,0 +1,95 @@
+"""Which stretch of which Parquet file a Spark task reads, and how: sightings, and layers.
+
+The driver looks at footers only and divides row groups among tasks; a task opens its files itself,
+so no row passes through the JVM (decisions 0043, 0480).
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from socket import gethostname
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from roamcast.errors import MissingError
+from roamcast.pipeline.ingest.columns import CHUNK_ROWS, read_columns
+from roamcast.pipeline.ingest.files import Reading, parquet_footer
+from roamcast.pipeline.ingest.layers import KINDS, Layers, remembered
+
+TASK_ROWS = 500_000
+FILE_ROWS = 1_000
+"""To open a file takes as long as to read so many rows."""
+
+STRETCH_SQL = "task int, path string, first int, groups int, kind string, layer int"
+
+
+class Stretch(msgspec.Struct, frozen=True):
+    """Row groups of a file that one task reads; `kind` says of what it is, if of a layer."""
+
+    path: str
+    first: int
+    groups: int
+    rows: int
+    kind: str = ""
+    layer: int = -1
+
+
+def stretches(paths: Iterable[str], layers: Layers) -> list[Stretch]:
+    """Divide files of sightings, and those of all layers, into stretches."""
+    found = [one for path in paths for one in _divided(Stretch(path, 0, 0, 0))]
+    for kind in KINDS:
+        for number, path in layers.files(kind):
+            found += _divided(Stretch(str(path), 0, 0, 0, kind, number))
+    return found
+
+
+def _divided(file: Stretch) -> Iterator[Stretch]:
+    """Divide a file at its row groups; one without rows has no stretch."""
+    footer = parquet_footer(file.path)
+    first, count = 0, 0
+    for group in range(footer.num_row_groups):
+        count += footer.row_group(group).num_rows
+        if count >= TASK_ROWS or (count and group == footer.num_row_groups - 1):
+            groups = group + 1 - first
+            yield msgspec.structs.replace(file, first=first, groups=groups, rows=count)
+            first, count = group + 1, 0
+
+
+def tasks_of(found: Sequence[Stretch]) -> list[tuple[int, str, int, int, str, int]]:
+    """Number the task of each stretch: as many as have few rows share one."""
+    told, task, filled = [], 0, 0
+    for one in found:
+        if filled >= TASK_ROWS:
+            task, filled = task + 1, 0
+        filled += one.rows + FILE_ROWS
+        told.append((task, one.path, one.first, one.groups, one.kind, one.layer))
+    return told
+
+
+class ReadStretches(msgspec.Struct, frozen=True):
+    """Gives the rows of the stretches that arrive in a task, in the columns of `rows.TAKEN`."""
+
+    reading: Reading
+    latest: int
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+        """Read them one after another, a chunk at a time."""
+        for batch in batches:
+            for row in batch.to_pylist():
+                path, groups = row["path"], range(row["first"], row["first"] + row["groups"])
+                if not Path(path).exists():
+                    raise MissingError(
+                        f"{gethostname()} does not see {path}: Spark's workers need sightings and "
+                        "the private folder under the same paths"
+                    )
+                if row["kind"]:
+                    yield from _layer(path, groups, row["kind"], row["layer"])
+                else:
+                    yield from read_columns(path, self.reading, self.latest, groups)
+
+
+def _layer(path: str, groups: Sequence[int], kind: str, layer: int) -> Iterator[pa.Table]:
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(CHUNK_ROWS, list(groups), use_threads=False):
+            yield remembered(pa.Table.from_batches([batch]), KINDS[kind], layer)
