@@ -334,7 +334,7 @@ function TakeAway() {
       </p>
       {open && <ShareLink />}
       {open &&
-        recipes(location.origin, state.filter.value).map(({ name, text }) => (
+        recipes(location.origin, state.filter.value, state.when.value).map(({ name, text }) => (
           <section key={name} class="recipe">
             <div class="recipe-head">
               <h3>{name}</h3>
