@@ -91,7 +91,7 @@ export const listed = computed<Seen[]>(() => {
   const words = wordsOf(search.value);
   return [...objects.all.values()]
     .filter((object) => found(object, words))
-    .sort((a, b) => (a.vid < b.vid ? -1 : 1));
+    .sort((a, b) => (a.name === b.name ? 0 : a.name < b.name ? -1 : 1));
 });
 
 export const chosenObject = computed<Seen | null>(() => {
