@@ -175,7 +175,6 @@ export function style(
       id: "building-names",
       type: "symbol",
       source: "names",
-      maxzoom: 18.6,
       layout: {
         "text-field": ["get", "label"],
         "text-font": ["sans-serif"],

@@ -14,19 +14,21 @@ import {
   setWorkerUrl,
 } from "maplibre-gl";
 import workerUrl from "maplibre-gl/dist/maplibre-gl-worker.mjs?worker&url";
+import type { ComponentChildren } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import { Dots } from "./dots.ts";
 import { FitIcon, MinusIcon, PlusIcon } from "./icons.tsx";
 import { dotColours, style } from "./look.ts";
 import type { Point } from "./objects.ts";
 import { type Picture, pointOf } from "./picture.ts";
-import { type Box, HOUSES, type Places, stretched } from "./places.ts";
+import { type Box, HOUSES, type Place, type Places, stretched } from "./places.ts";
 import * as state from "./state.ts";
 import * as you from "./you.ts";
 
 setWorkerUrl(workerUrl);
 
 const REACH_PX = 16;
+const TIP_PX = 100; // half of the widest words at the pointer
 const CIRCLE = 48;
 const METRES = 111_320; // of a degree of latitude
 
@@ -38,12 +40,32 @@ export function fitAll(animate = true): void {
   for (const point of state.picture.value.points.values()) box = stretched(box, point);
   const whole = state.places.value.box() ?? box;
   if (map === null || whole === null) return;
-  const wide = map.getContainer().clientWidth >= 720;
+  const container = map.getContainer();
+  if (container.clientWidth === 0) {
+    map.once("resize", () => fitAll(animate)); // a panel covers the map: when it shows again
+    return;
+  }
+  state.following.value = false;
   map.fitBounds(whole as LngLatBoundsLike, {
-    padding: wide ? 56 : 20,
+    padding: free(container),
     maxZoom: 20,
     animate: animate && !state.still,
   });
+}
+
+// The part of the map that nothing covers: not the scale, the buttons, the legend or the tour.
+function free(container: HTMLElement): {
+  top: number;
+  right: number;
+  bottom: number;
+  left: number;
+} {
+  const whole = container.getBoundingClientRect();
+  const tour = document.querySelector(".tour")?.getBoundingClientRect();
+  const covered = tour ? Math.max(0, whole.bottom - tour.top) : 0;
+  const wide = whole.width >= 720;
+  const bottom = Math.min(Math.max(52, covered + 16), whole.height / 2);
+  return { top: 44, right: wide ? 72 : 58, bottom, left: wide ? 40 : 14 };
 }
 
 export function show(vid: string): void {
@@ -69,16 +91,20 @@ function features(places: Places, floor: string | null): FeatureCollection {
           path: place.path,
           kind: place.kind,
           room: places.isRoom(place),
-          label: places.isRoom(place) && place.kind === "corridor" ? "" : place.name,
+          label: place.kind === "corridor" || standsAlone(place) ? "" : place.name,
         },
       })),
   };
 }
 
+function standsAlone(place: Place): boolean {
+  return HOUSES.has(place.kind) && place.floor === null;
+}
+
 // The name of a building stands above its north wall, once; a polygon's label would be set per tile.
 function names(places: Places): FeatureCollection {
   const named = [...places.byPath.values()].filter(
-    (place) => place.kind === "building" || HOUSES.has(place.kind),
+    (place) => place.kind === "building" || standsAlone(place),
   );
   return {
     type: "FeatureCollection",
@@ -207,10 +233,17 @@ function begin(container: HTMLElement): () => void {
     const reach = REACH_PX / (512 * 2 ** made.getZoom());
     state.choose(layer.nearest(at.x, at.y, reach));
   });
-  made.on("mousemove", ({ lngLat }) => {
+  made.on("mousemove", ({ lngLat, point }) => {
     const at = MercatorCoordinate.fromLngLat(lngLat);
     const reach = REACH_PX / (512 * 2 ** made.getZoom());
-    canvas.style.cursor = layer.nearest(at.x, at.y, reach) ? "pointer" : "";
+    const vid = layer.nearest(at.x, at.y, reach);
+    canvas.style.cursor = vid ? "pointer" : "";
+    const says = vid ? saysOf(vid) : roomSays(you.placeAt(lngLat.lng, lngLat.lat));
+    const x = Math.min(Math.max(point.x, TIP_PX), container.clientWidth - TIP_PX);
+    pointed.value = says ? { says, x, y: Math.max(point.y, REACH_PX + 24) } : null;
+  });
+  made.on("mouseout", () => {
+    pointed.value = null;
   });
 
   let themed = state.theme.peek();
@@ -244,8 +277,13 @@ function begin(container: HTMLElement): () => void {
       if (filter === looked) return;
       const first = looked === null;
       looked = filter;
-      const view = made.getBounds();
-      if (!first && points.length > 0 && !points.some((point) => view.contains(point))) fitAll();
+      const inner = free(container);
+      const { clientWidth: wide, clientHeight: high } = container;
+      const seen = points.some((point) => {
+        const { x, y } = made.project(point);
+        return x > inner.left && x < wide - inner.right && y > inner.top && y < high - inner.bottom;
+      });
+      if (!first && points.length > 0 && !seen) fitAll();
     }),
     effect(() => {
       const to = state.goTo.value;
@@ -285,6 +323,33 @@ function begin(container: HTMLElement): () => void {
   };
 }
 
+type Pointed = { says: string; x: number; y: number };
+const pointed = signal<Pointed | null>(null); // what the pointer is at
+
+function saysOf(vid: string): string {
+  const object = state.objects.all.get(vid);
+  return object ? `${object.name}, ${object.place ?? "somewhere"}` : "";
+}
+
+function roomSays(path: string | null): string {
+  const place = path === null ? undefined : state.places.value.byPath.get(path);
+  if (!place || !state.places.value.isRoom(place)) return "";
+  const count = state.picture.value.counts.get(place.path) ?? 0; // of whom the filter asks for
+  return count === 0
+    ? place.path
+    : `${place.path}: ${count === 1 ? "1 person" : `${count} people`}`;
+}
+
+function Tip() {
+  const at = pointed.value;
+  if (at === null) return null;
+  return (
+    <span class="tip" aria-hidden="true" style={{ left: `${at.x}px`, top: `${at.y}px` }}>
+      {at.says}
+    </span>
+  );
+}
+
 type Around = [path: string, at: Point | null, metres: number];
 let aroundLast: Around = ["", null, 0];
 
@@ -305,7 +370,7 @@ const around = computed<Around>(() => {
   return aroundLast;
 });
 
-export function MapView() {
+export function MapView({ children }: { children: ComponentChildren }) {
   const holder = useRef<HTMLDivElement>(null);
   useEffect(() => {
     try {
@@ -343,6 +408,9 @@ export function MapView() {
         </div>
         <FloorPicker />
       </div>
+      <Past />
+      {children}
+      <Tip />
       <Legend />
     </section>
   );
@@ -373,6 +441,17 @@ export function FloorPicker() {
   );
 }
 
+// Where several brokers are linked, each answers for its own past alone.
+function Past() {
+  if (state.when.value.tense !== "past" || !state.node.value) return null;
+  return (
+    <p class="map-note">
+      The past of broker <b>{state.node.value}</b> alone, with rounded times: who stayed is shown a
+      little longer, and places of other brokers are empty.
+    </p>
+  );
+}
+
 function Legend() {
   return (
     <ul class="legend" aria-label="Signs on the map">
@@ -383,10 +462,14 @@ function Legend() {
         <i class="sign thing" /> thing
       </li>
       <li>
-        <i class="sign person hollow" /> somewhere in the room
+        <i class="sign person hollow" />{" "}
+        {state.narrow.matches ? "in the room" : "somewhere in the room"}
       </li>
       <li>
         <i class="sign person faint" /> in the area
+      </li>
+      <li class="filling">
+        <i class="ramp" /> 0 to 10 people in a room
       </li>
     </ul>
   );
