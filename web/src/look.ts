@@ -180,6 +180,7 @@ export function style(
         "text-font": ["sans-serif"],
         "text-size": 13,
         "text-anchor": "bottom",
+        "text-offset": [0, -0.25],
       },
       paint: { "text-color": c.text, "text-halo-color": c.halo, "text-halo-width": 1.5 },
     },

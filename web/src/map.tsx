@@ -16,6 +16,7 @@ import {
 import workerUrl from "maplibre-gl/dist/maplibre-gl-worker.mjs?worker&url";
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef } from "preact/hooks";
+import { Legend, Past, pointAt, Tip } from "./above.tsx";
 import { Dots } from "./dots.ts";
 import { FitIcon, MinusIcon, PlusIcon } from "./icons.tsx";
 import { dotColours, style } from "./look.ts";
@@ -28,7 +29,6 @@ import * as you from "./you.ts";
 setWorkerUrl(workerUrl);
 
 const REACH_PX = 16;
-const TIP_PX = 100; // half of the widest words at the pointer
 const CIRCLE = 48;
 const METRES = 111_320; // of a degree of latitude
 
@@ -238,12 +238,11 @@ function begin(container: HTMLElement): () => void {
     const reach = REACH_PX / (512 * 2 ** made.getZoom());
     const vid = layer.nearest(at.x, at.y, reach);
     canvas.style.cursor = vid ? "pointer" : "";
-    const says = vid ? saysOf(vid) : roomSays(you.placeAt(lngLat.lng, lngLat.lat));
-    const x = Math.min(Math.max(point.x, TIP_PX), container.clientWidth - TIP_PX);
-    pointed.value = says ? { says, x, y: Math.max(point.y, REACH_PX + 24) } : null;
+    const place = vid ? null : you.placeAt(lngLat.lng, lngLat.lat);
+    pointAt(vid, place, point, container.clientWidth);
   });
   made.on("mouseout", () => {
-    pointed.value = null;
+    pointAt(null, null);
   });
 
   let themed = state.theme.peek();
@@ -321,33 +320,6 @@ function begin(container: HTMLElement): () => void {
     made.remove();
     map = null;
   };
-}
-
-type Pointed = { says: string; x: number; y: number };
-const pointed = signal<Pointed | null>(null); // what the pointer is at
-
-function saysOf(vid: string): string {
-  const object = state.objects.all.get(vid);
-  return object ? `${object.name}, ${object.place ?? "somewhere"}` : "";
-}
-
-function roomSays(path: string | null): string {
-  const place = path === null ? undefined : state.places.value.byPath.get(path);
-  if (!place || !state.places.value.isRoom(place)) return "";
-  const count = state.picture.value.counts.get(place.path) ?? 0; // of whom the filter asks for
-  return count === 0
-    ? place.path
-    : `${place.path}: ${count === 1 ? "1 person" : `${count} people`}`;
-}
-
-function Tip() {
-  const at = pointed.value;
-  if (at === null) return null;
-  return (
-    <span class="tip" aria-hidden="true" style={{ left: `${at.x}px`, top: `${at.y}px` }}>
-      {at.says}
-    </span>
-  );
 }
 
 type Around = [path: string, at: Point | null, metres: number];
@@ -438,39 +410,5 @@ export function FloorPicker() {
         </label>
       ))}
     </fieldset>
-  );
-}
-
-// Where several brokers are linked, each answers for its own past alone.
-function Past() {
-  if (state.when.value.tense !== "past" || !state.node.value) return null;
-  return (
-    <p class="map-note">
-      The past of broker <b>{state.node.value}</b> alone, with rounded times: who stayed is shown a
-      little longer, and places of other brokers are empty.
-    </p>
-  );
-}
-
-function Legend() {
-  return (
-    <ul class="legend" aria-label="Signs on the map">
-      <li>
-        <i class="sign person" /> person
-      </li>
-      <li>
-        <i class="sign thing" /> thing
-      </li>
-      <li>
-        <i class="sign person hollow" />{" "}
-        {state.narrow.matches ? "in the room" : "somewhere in the room"}
-      </li>
-      <li>
-        <i class="sign person faint" /> in the area
-      </li>
-      <li class="filling">
-        <i class="ramp" /> 0 to 10 people in a room
-      </li>
-    </ul>
   );
 }
