@@ -48,6 +48,14 @@ def test_the_courier_is_followed_across_a_border_and_misses_nothing(seat: Seat) 
     assert page.evaluate("() => location.hash").count("object=courier") == 1
 
 
+def test_the_past_says_whose_it_is(seat: Seat) -> None:
+    page = seat.page
+    page.locator(".track input").fill("-5")
+    page.locator(".map-note", has_text="The past of broker b1 alone").wait_for()
+    page.click(".time button:text-is('Now')")
+    page.locator(".map-note").wait_for(state="detached")
+
+
 def test_a_place_of_another_broker_is_answered_with_who_serves_it(seat: Seat) -> None:
     page = seat.page
     page.click("#tab-you")

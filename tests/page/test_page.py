@@ -126,6 +126,43 @@ def test_the_list_is_a_way_to_the_map_by_keyboard_alone(seat: Seat) -> None:
     page.locator(".details").wait_for(state="detached")
 
 
+def test_a_pseudonym_is_called_by_its_last_letters_and_shown_whole_in_uncut_details(
+    seat: Seat, running: RunningService, places: Places
+) -> None:
+    page, office = seat.page, places.of_kind("office")[0]
+    vid, known = "0654d0e6b411455eec", {"type": "person", "group": "group-7", "accuracy_m": 2.0}
+    running.put(vid, office, places.centre(office), **known)
+    seat.count("34 objects")
+    assert seat.listed()["Person 455eec"] == office
+    for written in ("455eec", vid):
+        page.fill(".search input", written)
+        seat.count("1 of 34")
+    page.click(".row")
+    page.locator(".details dd", has_text=vid).wait_for()
+    assert page.text_content(".details h2") == "Person 455eec"
+    assert page.locator(".details").evaluate("e => e.scrollHeight - e.clientHeight") == 0
+    page.fill(".search input", "")
+    running.ask("DELETE", f"/contexts/{vid}", running.operator)
+    seat.count("33 objects")
+
+
+def test_who_is_chosen_shows_on_the_map_where_the_list_does_not_and_fit_all_ends_following(
+    seat: Seat,
+) -> None:
+    page, line = seat.page, seat.page.locator(".chosen-line")
+    page.click(".row >> nth=2")
+    page.locator(".details h2", has_text="person-02").wait_for()
+    assert not line.is_visible()
+    page.click("#tab-feed")
+    line.filter(has_text="person-02").wait_for()
+    line.locator("text=Follow").click()
+    line.locator("[aria-pressed=true]").wait_for()
+    page.click("[aria-label='Fit all']")
+    line.locator("[aria-pressed=false]").wait_for()
+    line.locator("text=person-02").click()
+    page.locator(".details h2", has_text="person-02").wait_for()
+
+
 def test_wrong_filters_are_underlined_where_the_service_says(
     seat: Seat, running: RunningService
 ) -> None:
@@ -255,9 +292,11 @@ def test_the_time_bar_writes_the_time_into_the_filter_and_shows_the_map_as_it_wa
     )
     assert running.put("ghost", "campus/b2", type="person").status == 201
     seat.count("1 object")  # whoever comes from now on
-    page.keyboard.press("Home")  # before the service was: beyond the horizon
+    page.keyboard.press("Home")  # before the service was
+    page.locator(".moment", has_text="beyond the horizon").wait_for()
     seat.count("0 objects")
     assert page.locator(".horizon").count() == 1
+    page.locator(".empty", has_text="as far as this service remembers").wait_for()
     running.ask("DELETE", "/contexts/ghost", running.operator)
 
 
@@ -436,7 +475,7 @@ def test_the_six_steps_of_the_tour(
     seen = running.get(f"/collections/contexts/items/{own['id']}").json
     assert seen["properties"]["place"] == "campus/b1"
     page.click("#tab-list")
-    page.locator(".details h2", has_text=own["id"]).wait_for()
+    page.locator(".details dd", has_text=own["id"]).wait_for()
     page.locator(".details dd", has_text="to its building").wait_for()
     following()
     step("Follow the courier", "one broker, so there is no border here")
@@ -722,7 +761,9 @@ def test_pictures_for_the_readme(browser: Any, tmp_path: Path) -> None:
     command = ("serve", "--demo", "--brokers", "3", "--people", "300")
     with RunningService(tmp_path, command=command) as campus:
         folder = tmp_path / "pictures" if wanted is None else Path(wanted)
-        _take(browser, campus, folder, 5_000 if wanted is None else 240_000)
+        if wanted is not None:
+            _gathered(campus)
+        _take(browser, campus, folder)
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     shown = re.findall(r"docs/pictures/[\w-]+\.png", readme)
     assert shown
@@ -731,7 +772,16 @@ def test_pictures_for_the_readme(browser: Any, tmp_path: Path) -> None:
     assert {path for path in shown if not (ROOT / path).exists()} == set()
 
 
-def _take(browser: Any, running: RunningService, folder: Path, wait_ms: int) -> None:
+def _gathered(running: RunningService) -> None:
+    """Wait until the meeting has filled the hall."""
+    for _ in range(300):
+        if running.get("/count", filter="within(place, 'campus/hall')").json["count"] > 60:
+            return
+        time.sleep(1)
+    raise AssertionError("nobody meets in the hall")
+
+
+def _take(browser: Any, running: RunningService, folder: Path) -> None:
     folder.mkdir(exist_ok=True, parents=True)
     for name, scheme, width, height, fragment, tab in PICTURES:
         context = browser.new_context(
@@ -740,8 +790,7 @@ def _take(browser: Any, running: RunningService, folder: Path, wait_ms: int) -> 
         seat = Seat(context, running).open(fragment=fragment)
         if tab == "list" and width > 720:
             seat.page.click(".row >> nth=4")
-        seat.page.wait_for_timeout(wait_ms)
-        wait_ms = 2_500
+        seat.page.wait_for_timeout(2_500)
         if tab == "cast":  # a minute ago
             seat.page.locator(".track input").fill("-60")
             seat.page.locator(".pulse.past").wait_for()

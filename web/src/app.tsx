@@ -2,17 +2,14 @@
 
 import { signal } from "@preact/signals";
 import { useLayoutEffect, useRef } from "preact/hooks";
-import { ago } from "./ago.ts";
 import { Composer } from "./composer.tsx";
+import { ChosenLine, Details } from "./details.tsx";
 import { Feed } from "./feedlist.tsx";
-import { quoted } from "./filling.ts";
-import { CloseIcon, FollowIcon, LeaveIcon, MoonIcon, SunIcon } from "./icons.tsx";
-import { List, signOf } from "./list.tsx";
+import { CloseIcon, LeaveIcon, MoonIcon, SunIcon } from "./icons.tsx";
+import { List } from "./list.tsx";
 import { Mailbox } from "./mailbox.tsx";
-import { MapView, show } from "./map.tsx";
+import { MapView } from "./map.tsx";
 import { Network } from "./network.tsx";
-import { label, type Seen } from "./objects.ts";
-import { pointOf } from "./picture.ts";
 import { QueryBar } from "./query.tsx";
 import { ShareLink } from "./share.tsx";
 import { SideBySide } from "./sidebyside.tsx";
@@ -54,7 +51,9 @@ function Stage() {
         <SideBySide />
       ) : (
         <>
-          <MapView />
+          <MapView>
+            <ChosenLine />
+          </MapView>
           <TimeBar />
         </>
       )}
@@ -150,111 +149,6 @@ function Lost() {
   );
 }
 
-function Details() {
-  const vid = state.chosen.value;
-  if (vid === null) return null;
-  const object = state.chosenObject.value;
-  return (
-    <section class="details" aria-label="Chosen object">
-      <div class="details-head">
-        {object && <i class={signOf(object)} />}
-        <h2>{vid}</h2>
-        <button
-          type="button"
-          class="round"
-          aria-label="Close"
-          title="Close"
-          onClick={() => state.choose(null)}
-        >
-          <CloseIcon />
-        </button>
-      </div>
-      {object ? (
-        <Facts object={object} />
-      ) : (
-        <p class="quiet-text">
-          {state.complete.value ? "Not among the objects of this filter now." : "Loading …"}
-        </p>
-      )}
-    </section>
-  );
-}
-
-function Facts({ object }: { object: Seen }) {
-  return (
-    <>
-      <div class="details-row">
-        <button
-          type="button"
-          class={state.following.value ? "quiet on" : "quiet"}
-          aria-pressed={state.following.value}
-          onClick={() => {
-            state.following.value = !state.following.value;
-            if (state.following.value) show(object.vid);
-          }}
-        >
-          <FollowIcon /> Follow
-        </button>
-        <button
-          type="button"
-          class="quiet"
-          onClick={() => state.apply(`vid = ${quoted(object.vid)}`)}
-        >
-          Only this
-        </button>
-        {object.place && (
-          <button
-            type="button"
-            class="quiet"
-            onClick={() => state.apply(`within(place, ${quoted(object.place as string)})`)}
-          >
-            All in this place
-          </button>
-        )}
-      </div>
-      <dl>
-        {object.place && (
-          <>
-            <dt>place</dt>
-            <dd>{object.place}</dd>
-          </>
-        )}
-        <dt>known</dt>
-        <dd>{precision(object)}</dd>
-        {Object.entries(object.attributes).map(([name, value]) => (
-          <>
-            <dt>{name}</dt>
-            <dd>{label(value)}</dd>
-          </>
-        ))}
-        <dt>changed</dt>
-        <dd>{since(state.now.value - object.changedMs)}</dd>
-        {object.since && (
-          <>
-            <dt>here for</dt>
-            <dd>{ago(state.now.value - Date.parse(object.since))}</dd>
-          </>
-        )}
-      </dl>
-    </>
-  );
-}
-
-function since(ms: number): string {
-  const long = ago(ms);
-  return long === "now" ? long : `${long} ago`;
-}
-
-// What is known, and no more.
-function precision(object: Seen): string {
-  if (pointOf(object, state.places.value)) {
-    const accuracy = Number(object.attributes.accuracy_m);
-    return accuracy ? `to ${Math.round(accuracy)} m` : "to the point";
-  }
-  const place = state.places.value.byPath.get(object.place ?? "");
-  return place ? `to its ${place.kind}` : "to its place";
-}
-
 function Strip() {
   const numbers = state.numbers.value;
   if (numbers === null) return null;
@@ -334,7 +228,7 @@ function TakeAway() {
       </p>
       {open && <ShareLink />}
       {open &&
-        recipes(location.origin, state.filter.value).map(({ name, text }) => (
+        recipes(location.origin, state.filter.value, state.when.value).map(({ name, text }) => (
           <section key={name} class="recipe">
             <div class="recipe-head">
               <h3>{name}</h3>

@@ -14,10 +14,10 @@ const LIFETIMES: [number, string][] = [
 const PRIORITIES = ["routine", "notice", "warning", "emergency"];
 
 const TENSES: Record<casts.Tense, string> = {
-  historic: "who was there",
-  present: "who is there now",
-  future: "who comes from now on",
-  hybrid: "who was there, and who comes",
+  historic: "whoever was there",
+  present: "whoever is there now",
+  future: "whoever comes from now on",
+  hybrid: "whoever was there or comes",
 };
 
 export function Composer() {
@@ -175,10 +175,9 @@ function SentCast({ cast }: { cast: casts.Sent }) {
       </p>
       {known && <Bar known={known} />}
       <div class="entry-row">
-        <small>
-          {known ? stateOf(known) : "…"} · {since(cast.atMs)}
+        <small class="grow">
+          {known ? stateOf(known) : "…"} · <span class="whole">{since(cast.atMs)}</span>
         </small>
-        <span class="grow" />
         {known?.state === "live" && (
           <button type="button" class="quiet" onClick={() => void casts.cancel(cast.id)}>
             Stop<span class="unseen"> this cast</span>

@@ -1,10 +1,12 @@
 // Who came, moved and left, of the filter that is followed: the last of them, newest first.
 
-import type { Change, Seen } from "./objects.ts";
+import { nameOf } from "./names.ts";
+import { type Change, kindIn, type Seen } from "./objects.ts";
 
 export type Move = {
   kind: "came" | "moved" | "left";
   vid: string;
+  name: string;
   place: string | null;
   from: string | null;
   atMs: number;
@@ -24,12 +26,13 @@ export function moves(changes: Change[], before: ReadonlyMap<string, Seen>): Mov
     const from = places.has(vid) ? (places.get(vid) ?? null) : (known?.place ?? null);
     const given = data?.properties.place;
     const place = typeof given === "string" ? given : null;
-    const atMs = Date.parse(time);
+    const name = known?.name ?? nameOf(vid, data ? kindIn(data.properties) : undefined);
+    const move = { vid, name, atMs: Date.parse(time) };
     if (type.endsWith(".left"))
-      found.push({ kind: "left", vid, place: null, from, atMs, key: ++count });
+      found.push({ ...move, kind: "left", place: null, from, key: ++count });
     else if (type.endsWith(".appeared") && !known)
-      found.push({ kind: "came", vid, place, from: null, atMs, key: ++count });
-    else if (place !== from) found.push({ kind: "moved", vid, place, from, atMs, key: ++count });
+      found.push({ ...move, kind: "came", place, from: null, key: ++count });
+    else if (place !== from) found.push({ ...move, kind: "moved", place, from, key: ++count });
     places.set(vid, place);
   }
   return found;

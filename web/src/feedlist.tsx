@@ -14,24 +14,25 @@ export function Feed() {
       <p class="quiet-text">Who comes, moves and leaves, of what the filter asks for.</p>
       {all.length === 0 && (
         <p class="pane-empty">
-          {past ? "The past has no news. Choose Now." : "Nothing has happened yet."}
+          {past ? "The past has no news. Choose Now." : "Nothing has happened since you asked."}
         </p>
       )}
       {/* biome-ignore lint/a11y/noNoninteractiveTabindex: a box that scrolls needs the keyboard */}
       <ol class="feed" tabIndex={0} aria-label="Entries and departures">
-        {all.map(({ kind, vid, place, from, atMs, key }) => (
+        {all.map(({ kind, vid, name, place, from, atMs, key }) => (
           <li key={key} class={kind}>
             <i aria-hidden="true" />
             <span>
               <button
                 type="button"
                 class="link"
+                title={vid}
                 onClick={() => {
                   state.choose(vid);
                   show(vid);
                 }}
               >
-                {vid.split("@")[0]}
+                {name}
               </button>{" "}
               {SAYS[kind]} <b>{place ?? from ?? "the map"}</b>
             </span>

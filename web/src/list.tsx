@@ -10,6 +10,12 @@ import { kindOf, type Seen } from "./objects.ts";
 import { pointOf } from "./picture.ts";
 import * as state from "./state.ts";
 
+const NOBODY = {
+  past: "Nobody matched this filter then, as far as this service remembers.",
+  now: "Nobody matches this filter now.",
+  future: "Nobody has come yet. Whoever does is shown as they come.",
+};
+
 const ROW_PX = 52;
 const SPARE = 4;
 
@@ -108,7 +114,7 @@ export function List() {
       </div>
       {rows.length === 0 && state.complete.value && (
         <p class="empty">
-          {state.search.value ? "Nothing here has these words." : "Nobody matches this filter now."}
+          {state.search.value ? "Nothing here has these words." : NOBODY[state.when.value.tense]}
         </p>
       )}
     </div>
@@ -139,10 +145,9 @@ function Row({ row, index, count, chosen, go }: RowProps) {
     >
       <i class={signOf(row)} />
       <span class="names">
-        <b>{row.vid}</b>
+        <b>{row.name}</b>
         <small>
-          {kindOf(row)}
-          {row.place ? ` · ${row.place}` : ""}
+          {[row.name === row.vid && kindOf(row), row.place].filter(Boolean).join(" · ")}
         </small>
       </span>
       <time>{ago(state.now.value - row.changedMs)}</time>

@@ -175,12 +175,12 @@ export function style(
       id: "building-names",
       type: "symbol",
       source: "names",
-      maxzoom: 18.6,
       layout: {
         "text-field": ["get", "label"],
         "text-font": ["sans-serif"],
         "text-size": 13,
         "text-anchor": "bottom",
+        "text-offset": [0, -0.25],
       },
       paint: { "text-color": c.text, "text-halo-color": c.halo, "text-halo-width": 1.5 },
     },

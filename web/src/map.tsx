@@ -14,13 +14,15 @@ import {
   setWorkerUrl,
 } from "maplibre-gl";
 import workerUrl from "maplibre-gl/dist/maplibre-gl-worker.mjs?worker&url";
+import type { ComponentChildren } from "preact";
 import { useEffect, useRef } from "preact/hooks";
+import { Legend, Past, pointAt, Tip } from "./above.tsx";
 import { Dots } from "./dots.ts";
 import { FitIcon, MinusIcon, PlusIcon } from "./icons.tsx";
 import { dotColours, style } from "./look.ts";
 import type { Point } from "./objects.ts";
 import { type Picture, pointOf } from "./picture.ts";
-import { type Box, HOUSES, type Places, stretched } from "./places.ts";
+import { type Box, HOUSES, type Place, type Places, stretched } from "./places.ts";
 import * as state from "./state.ts";
 import * as you from "./you.ts";
 
@@ -38,12 +40,32 @@ export function fitAll(animate = true): void {
   for (const point of state.picture.value.points.values()) box = stretched(box, point);
   const whole = state.places.value.box() ?? box;
   if (map === null || whole === null) return;
-  const wide = map.getContainer().clientWidth >= 720;
+  const container = map.getContainer();
+  if (container.clientWidth === 0) {
+    map.once("resize", () => fitAll(animate)); // a panel covers the map: when it shows again
+    return;
+  }
+  state.following.value = false;
   map.fitBounds(whole as LngLatBoundsLike, {
-    padding: wide ? 56 : 20,
+    padding: free(container),
     maxZoom: 20,
     animate: animate && !state.still,
   });
+}
+
+// The part of the map that nothing covers: not the scale, the buttons, the legend or the tour.
+function free(container: HTMLElement): {
+  top: number;
+  right: number;
+  bottom: number;
+  left: number;
+} {
+  const whole = container.getBoundingClientRect();
+  const tour = document.querySelector(".tour")?.getBoundingClientRect();
+  const covered = tour ? Math.max(0, whole.bottom - tour.top) : 0;
+  const wide = whole.width >= 720;
+  const bottom = Math.min(Math.max(52, covered + 16), whole.height / 2);
+  return { top: 44, right: wide ? 72 : 58, bottom, left: wide ? 40 : 14 };
 }
 
 export function show(vid: string): void {
@@ -69,16 +91,20 @@ function features(places: Places, floor: string | null): FeatureCollection {
           path: place.path,
           kind: place.kind,
           room: places.isRoom(place),
-          label: places.isRoom(place) && place.kind === "corridor" ? "" : place.name,
+          label: place.kind === "corridor" || standsAlone(place) ? "" : place.name,
         },
       })),
   };
 }
 
+function standsAlone(place: Place): boolean {
+  return HOUSES.has(place.kind) && place.floor === null;
+}
+
 // The name of a building stands above its north wall, once; a polygon's label would be set per tile.
 function names(places: Places): FeatureCollection {
   const named = [...places.byPath.values()].filter(
-    (place) => place.kind === "building" || HOUSES.has(place.kind),
+    (place) => place.kind === "building" || standsAlone(place),
   );
   return {
     type: "FeatureCollection",
@@ -207,10 +233,16 @@ function begin(container: HTMLElement): () => void {
     const reach = REACH_PX / (512 * 2 ** made.getZoom());
     state.choose(layer.nearest(at.x, at.y, reach));
   });
-  made.on("mousemove", ({ lngLat }) => {
+  made.on("mousemove", ({ lngLat, point }) => {
     const at = MercatorCoordinate.fromLngLat(lngLat);
     const reach = REACH_PX / (512 * 2 ** made.getZoom());
-    canvas.style.cursor = layer.nearest(at.x, at.y, reach) ? "pointer" : "";
+    const vid = layer.nearest(at.x, at.y, reach);
+    canvas.style.cursor = vid ? "pointer" : "";
+    const place = vid ? null : you.placeAt(lngLat.lng, lngLat.lat);
+    pointAt(vid, place, point, container.clientWidth);
+  });
+  made.on("mouseout", () => {
+    pointAt(null, null);
   });
 
   let themed = state.theme.peek();
@@ -244,8 +276,13 @@ function begin(container: HTMLElement): () => void {
       if (filter === looked) return;
       const first = looked === null;
       looked = filter;
-      const view = made.getBounds();
-      if (!first && points.length > 0 && !points.some((point) => view.contains(point))) fitAll();
+      const inner = free(container);
+      const { clientWidth: wide, clientHeight: high } = container;
+      const seen = points.some((point) => {
+        const { x, y } = made.project(point);
+        return x > inner.left && x < wide - inner.right && y > inner.top && y < high - inner.bottom;
+      });
+      if (!first && points.length > 0 && !seen) fitAll();
     }),
     effect(() => {
       const to = state.goTo.value;
@@ -305,7 +342,7 @@ const around = computed<Around>(() => {
   return aroundLast;
 });
 
-export function MapView() {
+export function MapView({ children }: { children: ComponentChildren }) {
   const holder = useRef<HTMLDivElement>(null);
   useEffect(() => {
     try {
@@ -343,6 +380,9 @@ export function MapView() {
         </div>
         <FloorPicker />
       </div>
+      <Past />
+      {children}
+      <Tip />
       <Legend />
     </section>
   );
@@ -370,24 +410,5 @@ export function FloorPicker() {
         </label>
       ))}
     </fieldset>
-  );
-}
-
-function Legend() {
-  return (
-    <ul class="legend" aria-label="Signs on the map">
-      <li>
-        <i class="sign person" /> person
-      </li>
-      <li>
-        <i class="sign thing" /> thing
-      </li>
-      <li>
-        <i class="sign person hollow" /> somewhere in the room
-      </li>
-      <li>
-        <i class="sign person faint" /> in the area
-      </li>
-    </ul>
   );
 }

@@ -35,17 +35,12 @@ const HELD: [key: string, says: string][] = [
 
 export const overlay = signal<Overlay | null>(null);
 const placement = signal<Placement | null>(null);
-const single = signal(false);
 const trouble = signal<string | null>(null);
 
 async function load(): Promise<void> {
   try {
-    const me = await state.service().get<{ node: string }>("/me");
-    single.value = !me.node;
-    if (me.node) {
-      overlay.value = await state.service().get<Overlay>("/overlay");
-      placement.value = await state.service().get<Placement>("/placement");
-    }
+    overlay.value = await state.service().get<Overlay>("/overlay");
+    placement.value = await state.service().get<Placement>("/placement");
     trouble.value = null;
   } catch (error) {
     trouble.value = reasonOf(error);
@@ -53,19 +48,21 @@ async function load(): Promise<void> {
 }
 
 export function Network() {
+  const node = state.node.value;
   useEffect(() => {
+    if (!node) return undefined;
     void load();
     const timer = setInterval(() => {
       if (!document.hidden) void load();
     }, LOOK_MS);
     return () => clearInterval(timer);
-  }, []);
+  }, [node]);
   const seen = overlay.value;
   return (
     <div class="pane">
       {trouble.value && <p class="says bad">{trouble.value}</p>}
-      {single.value && <Alone />}
-      {seen && !single.value && (
+      {node === "" && <Alone />}
+      {seen && node && (
         <>
           <Graph seen={seen} />
           <Brokers seen={seen} />

@@ -1,5 +1,7 @@
 // What the service has sent of the current filter: one entry for each vid, the latest state only.
 
+import { nameOf } from "./names.ts";
+
 export type Point = [lon: number, lat: number];
 
 export type Feature = {
@@ -10,6 +12,7 @@ export type Feature = {
 
 export type Seen = {
   vid: string;
+  name: string; // for people; filters and links have the vid
   place: string | null;
   point: Point | null;
   since: string | null;
@@ -27,6 +30,7 @@ export function seen(feature: Feature, nowMs: number): Seen {
   const at = feature.geometry?.coordinates;
   return {
     vid: feature.id,
+    name: nameOf(feature.id, kindIn(feature.properties)),
     place: typeof place === "string" ? place : null,
     point: at && at.length >= 2 ? [at[0] as number, at[1] as number] : null,
     since: typeof t_r === "string" ? t_r : null,
@@ -90,15 +94,18 @@ export function label(value: unknown): string {
 }
 
 export function kindOf(object: Seen): string {
-  const kind = object.attributes.type;
-  return typeof kind === "string" && kind ? kind : "object";
+  return kindIn(object.attributes);
+}
+
+export function kindIn({ type }: Record<string, unknown>): string {
+  return typeof type === "string" && type ? type : "object";
 }
 
 // Case and accents aside, whether every word stands somewhere in what is known of an object.
 export function found(object: Seen, words: string[]): boolean {
   if (words.length === 0) return true;
   const values = Object.values(object.attributes).map(label).join(" ");
-  const text = plain(`${object.vid} ${object.place ?? ""} ${values}`);
+  const text = plain(`${object.vid} ${object.name} ${object.place ?? ""} ${values}`);
   return words.every((word) => text.includes(word));
 }
 

@@ -29,6 +29,7 @@ const places = new Places([
 ]);
 const object = (vid: string, at: string | null, point: [number, number] | null = null): Seen => ({
   vid,
+  name: vid,
   place: at,
   point,
   since: null,

@@ -5,7 +5,7 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import type { Template } from "./api.ts";
 import { accept, NOTHING, type Suggestion, type Suggestions, suggest } from "./completion.ts";
 import { fill } from "./filling.ts";
-import { TakeIcon } from "./icons.tsx";
+import { CloseIcon, TakeIcon } from "./icons.tsx";
 import * as state from "./state.ts";
 import { EVERYTHING } from "./view.ts";
 
@@ -102,6 +102,20 @@ export function QueryBar() {
           }}
           onKeyDown={press}
         />
+        {state.filter.value !== EVERYTHING && (
+          <button
+            type="button"
+            class="round clear"
+            aria-label="Clear the filter"
+            title="Clear the filter"
+            onClick={() => {
+              state.apply("");
+              area.current?.focus();
+            }}
+          >
+            <CloseIcon />
+          </button>
+        )}
         <div
           id="filter-offers"
           class="offers"
@@ -132,21 +146,9 @@ export function QueryBar() {
       <div class="query-row">
         <Templates />
         <Views />
-        {state.filter.value !== EVERYTHING && (
-          <button
-            type="button"
-            class="quiet"
-            onClick={() => {
-              state.apply("");
-              area.current?.focus();
-            }}
-          >
-            Clear
-          </button>
-        )}
         <button
           type="button"
-          class="quiet"
+          class="quiet take"
           aria-haspopup="dialog"
           onClick={() => {
             state.taking.value = true;
@@ -167,7 +169,9 @@ function hint(text: string): string {
   if (wanted === state.filter.value) return "";
   if (!text.trim()) return "Enter shows everything.";
   const count = state.matches.value;
-  return count === null ? "Enter applies it." : `${count} match now. Enter applies it.`;
+  if (count === null) return "Enter applies it.";
+  // the service counts its own map; the answer will have those of its neighbours, too
+  return `${count} match now${state.node.value ? " at this broker" : ""}. Enter applies it.`;
 }
 
 // The text again, with the wrong word marked. Positions count characters from 1, as the service does;
@@ -202,7 +206,7 @@ function Templates() {
           if (template) use(template);
         }}
       >
-        <option value="">Standard queries …</option>
+        <option value="">{state.narrow.matches ? "Queries …" : "Standard queries …"}</option>
         {known.map((template) => (
           <option key={template.name} value={template.name}>
             {template.says}
@@ -268,7 +272,7 @@ function Views() {
           }
         }}
       >
-        <option value="">Saved views …</option>
+        <option value="">{state.narrow.matches ? "Views …" : "Saved views …"}</option>
         {known.map(({ name }) => (
           <option key={name} value={`=${name}`} selected={name === shown}>
             {name}

@@ -170,7 +170,13 @@ function Code({ text, says }: { text: string; says: string }) {
   const code = generate(text);
   const edge = code.size + 4;
   return (
-    <svg class="qr" viewBox={`-2 -2 ${edge} ${edge}`} role="img" aria-label={says}>
+    <svg
+      class="qr"
+      shape-rendering="crispEdges"
+      viewBox={`-2 -2 ${edge} ${edge}`}
+      role="img"
+      aria-label={says}
+    >
       <rect x="-2" y="-2" width={edge} height={edge} />
       <path d={toSvgPath(code)} />
     </svg>

@@ -92,7 +92,11 @@ function begin(
     }
   });
   const whole = state.places.peek().box();
-  if (camera === null && whole !== null) made.fitBounds(whole, { padding: 20, animate: false });
+  const view = made.getBounds();
+  const shown = [...pictures.was.peek().points.values()]; // for both maps, so that their cameras agree
+  if (whole !== null && (camera === null || !shown.some((point) => view.contains(point)))) {
+    made.fitBounds(whole, { padding: 20, animate: false });
+  }
   const stops = [
     effect(() => {
       const next = picture.value;

@@ -66,6 +66,7 @@ export const tab = signal<Tab>(first.tab);
 export const sheet = signal(first.tab !== "list"); // on a narrow screen: whether the panel covers the map
 export const taking = signal(false); // whether "take this away" is open
 
+export const narrow = matchMedia("(width < 720px)"); // as in style.css
 export const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -91,7 +92,7 @@ export const listed = computed<Seen[]>(() => {
   const words = wordsOf(search.value);
   return [...objects.all.values()]
     .filter((object) => found(object, words))
-    .sort((a, b) => (a.vid < b.vid ? -1 : 1));
+    .sort((a, b) => (a.name === b.name ? 0 : a.name < b.name ? -1 : 1));
 });
 
 export const chosenObject = computed<Seen | null>(() => {
@@ -107,6 +108,7 @@ export const when = computed<When>(() => timed.value.when);
 export const pastBegins = signal<number | null>(null);
 export const asOf = signal<number | null>(null); // the moment of the past that is on the map
 export const trouble = signal<string | null>(null);
+export const node = signal<string | null>(null); // this broker's name; empty: it has no neighbours
 
 let session: Session | null = null;
 let api: Api | null = null;
@@ -191,7 +193,9 @@ async function askPast(): Promise<void> {
     for (let text = ""; text !== filter.value && when.value.tense === "past" && api; ) {
       text = filter.value;
       const at = when.value;
-      const features = await pastOf(api, text, datetimeOf(at));
+      // rounded times reach beyond the horizon; nobody is shown where nothing is kept
+      const gone = at.toMs < (pastBegins.value ?? 0);
+      const features = gone ? [] : await pastOf(api, text, datetimeOf(at));
       if (when.value.tense !== "past") return;
       objects.begin(features, Date.now(), true);
       objects.end();
@@ -388,6 +392,7 @@ function start(given: string): void {
   numbersFor = true;
   void loadPlaces();
   void loadPast();
+  void loadNode();
   if (templates.value.length === 0) {
     api.templates().then(
       (known) => {
@@ -424,6 +429,15 @@ async function loadPast(): Promise<void> {
   }
 }
 setInterval(() => void loadPast(), 60_000);
+
+async function loadNode(): Promise<void> {
+  if (api === null) return;
+  try {
+    node.value = (await api.get<{ node: string }>("/me")).node;
+  } catch (error) {
+    if (!(error instanceof Problem)) setTimeout(loadNode, 2_000);
+  }
+}
 
 export function service(): Api {
   return api as Api;

@@ -10,6 +10,7 @@ const SPANS_MIN = [15, 60, 360, 1_440];
 const SPEEDS = [1, 2, 5, 10, 20];
 const FRAME_MS = 400;
 const MINUTE = 60_000;
+const LABEL = 14; // percent of the bar that a label takes
 const SNAP = 0.015; // of the bar: so near to now is now
 
 const span = signal(15); // minutes to either side
@@ -137,6 +138,11 @@ export function TimeBar() {
           <span>now</span>
           <span>+{offset(edge * 1000)}</span>
         </span>
+        {lost > LABEL && lost < 50 - LABEL && (
+          <span class="ends horizon-name" aria-hidden="true" style={{ left: `${lost}%` }}>
+            horizon
+          </span>
+        )}
       </div>
       <p class="moment" role="status">
         <Moment at={at} />
@@ -186,15 +192,18 @@ function Moment({ at }: { at: number }) {
     return (
       <>
         <b>Until {clock(when.toMs, state.now.value)}</b>
-        <small>who comes from now on</small>
+        <small>who comes by then</small>
       </>
     );
   }
-  const loading = state.asOf.value !== when.toMs;
+  const loading = state.asOf.value !== when.toMs && !playing.value;
+  const gone = when.toMs < (state.pastBegins.value ?? 0);
   return (
     <>
       <b>{clock(when.toMs, state.now.value)}</b>
-      <small>{loading && !playing.value ? "looking …" : `${offset(at * 1000)} ago`}</small>
+      <small>
+        {gone ? "beyond the horizon" : loading ? "looking …" : `${offset(at * 1000)} ago`}
+      </small>
     </>
   );
 }

@@ -4,6 +4,8 @@
 import { computed, signal } from "@preact/signals";
 import { reasonOf } from "./api.ts";
 import { PlayIcon } from "./icons.tsx";
+import { nameOf } from "./names.ts";
+import { kindIn } from "./objects.ts";
 import { type Answer, countsOf, differing, shownAt } from "./replay.ts";
 import * as state from "./state.ts";
 import { EVERYTHING } from "./view.ts";
@@ -215,6 +217,10 @@ function Different({ given }: { given: Answer }) {
   const vids = different.value;
   const place = (number: number | undefined) =>
     number === undefined ? "not shown" : String(given.features[number]?.properties.place ?? "–");
+  const name = (vid: string) => {
+    const feature = given.features[was.value?.get(vid) ?? would.value?.get(vid) ?? -1];
+    return nameOf(vid, feature && kindIn(feature.properties));
+  };
   return (
     <>
       <h2>
@@ -223,7 +229,7 @@ function Different({ given }: { given: Answer }) {
       <ul class="places">
         {vids.slice(0, DIFFERENT_MAX).map((vid) => (
           <li key={vid}>
-            <b>{vid}</b>
+            <b title={vid}>{name(vid)}</b>
             <span>
               {place(was.value?.get(vid))} → {place(would.value?.get(vid))}
             </span>

@@ -55,3 +55,20 @@ def test_a_cql2_filter_is_passed_through(running: RunningService) -> None:
     said = ogrinfo(running, f"/collections/contexts?filter={wanted}", "contexts")
     assert said.count("OGRFeature(contexts)") == 1
     assert "n (Integer) = 22" in said
+
+
+def test_a_filter_with_spaces_is_followed_over_its_pages(running: RunningService) -> None:
+    wanted = quote("n >= 3 AND NOT within(place, 'hq/1')")
+    said = ogrinfo(running, f"/collections/contexts?filter={wanted}", "contexts")
+    assert said.count("OGRFeature(contexts)") == 15  # GDAL asks for ten at a time
+
+
+def test_the_past_is_followed_over_its_pages(running: RunningService) -> None:
+    then = quote(running.get("/collections/contexts/items").json["timeStamp"])
+    for number in range(25):
+        running.put(f"p{number}", "hq/elsewhere", point=[number, number], n=number)
+    wanted = quote("within(place, 'hq/1') OR n > 3")
+    source = f"/collections/contexts?filter={wanted}&datetime={then}"
+    said = ogrinfo(running, source, "contexts")
+    assert said.count("OGRFeature(contexts)") == 22
+    assert "hq/elsewhere" not in said

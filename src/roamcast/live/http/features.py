@@ -1,7 +1,7 @@
 """Routes that read the map, as OGC API – Features: GDAL and QGIS open it as a layer."""
 
 from typing import Annotated, Final
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, unquote_plus, urlencode
 
 from litestar import Response
 from litestar.params import Parameter
@@ -160,15 +160,14 @@ async def get_contexts(
         found, matched = ContextPage(following[: offset + size], more), len(everyone)
     page = found.contexts[offset:]
     here = _here(request)
-    query = [(name, value) for name, value in request.query_params.multi_items()
-             if name not in ("after", "offset", "access_token")]  # fmt: skip
-    begun = [(name, value) for name, value in (("after", after), ("offset", offset)) if value]
+    asked = _asked(request)
+    begun = {name: value for name, value in (("after", after), ("offset", offset)) if value}
     links = [
-        Link(f"{here}/items?{urlencode([*query, *begun])}", "self", GEOJSON),
+        Link(f"{here}/items?{_joined(asked, begun)}", "self", GEOJSON),
         Link(here, "collection"),
     ]
     if page and found.more:
-        onwards = urlencode([*query, ("after", page[-1].vid)])
+        onwards = _joined(asked, {"after": page[-1].vid})
         links.append(Link(f"{here}/items?{onwards}", "next", GEOJSON))
     return as_collection(
         map(encode, page),
@@ -177,6 +176,21 @@ async def get_contexts(
         time_stamp=time.format_instant(now),
         hint=hint_of(request),
     )
+
+
+def _asked(request: Asked) -> list[str]:
+    """Give the parts of a query but for where its page begins and the token, spelled as they came.
+
+    GDAL adds what its user asked for to a link that does not contain the same letters, and then
+    everything would be given twice.
+    """
+    parts = request.scope["query_string"].decode("latin-1").split("&")
+    names = [(unquote_plus(part.partition("=")[0]), part) for part in parts if part]
+    return [part for name, part in names if name not in ("after", "offset", "access_token")]
+
+
+def _joined(asked: list[str], begun: dict[str, object]) -> str:
+    return "&".join([*asked, *([urlencode(begun)] if begun else [])])
 
 
 @route("GET", "/collections/contexts/items/{vid:str}", scope="read", tag="map",
