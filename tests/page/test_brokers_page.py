@@ -50,7 +50,7 @@ def test_the_courier_is_followed_across_a_border_and_misses_nothing(seat: Seat) 
 
 def test_the_past_says_whose_it_is(seat: Seat) -> None:
     page = seat.page
-    page.locator(".track input").fill("-5")
+    page.locator(".track input").fill("-30")
     page.locator(".map-note", has_text="The past of broker b1 alone").wait_for()
     page.click(".time button:text-is('Now')")
     page.locator(".map-note").wait_for(state="detached")

@@ -53,7 +53,7 @@ export function fitAll(animate = true): void {
   });
 }
 
-// The part of the map that nothing covers: not the scale, the buttons, the legend or the tour.
+// The part of the map that nothing covers: not the scale, words above it, buttons, legend or tour.
 function free(container: HTMLElement): {
   top: number;
   right: number;
@@ -64,8 +64,14 @@ function free(container: HTMLElement): {
   const tour = document.querySelector(".tour")?.getBoundingClientRect();
   const covered = tour ? Math.max(0, whole.bottom - tour.top) : 0;
   const wide = whole.width >= 720;
-  const bottom = Math.min(Math.max(52, covered + 16), whole.height / 2);
-  return { top: 44, right: wide ? 72 : 58, bottom, left: wide ? 40 : 14 };
+  const bottom = Math.min(Math.max(52, covered + 16), 0.45 * whole.height);
+  let top = 44;
+  for (const words of document.querySelectorAll(".chosen-line, .map-note")) {
+    const box = words.getBoundingClientRect();
+    if (box.height > 0) top = Math.max(top, box.bottom - whole.top + 8);
+  }
+  top = Math.min(top, 0.45 * whole.height);
+  return { top, right: wide ? 72 : 58, bottom, left: wide ? 40 : 14 };
 }
 
 export function show(vid: string): void {
