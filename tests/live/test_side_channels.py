@@ -385,7 +385,7 @@ def test_planted_telling_every_update(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_planted_counting_hidden_updates(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contexts, "_next_number", lambda view, _: view._desk.number)
+    monkeypatch.setattr(contexts, "next_number", lambda view, _: view._desk.number)
     assert leaks(*moves_within_a_floor(past=False))
 
 

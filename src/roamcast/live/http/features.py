@@ -1,5 +1,6 @@
 """Routes that read the map, as OGC API – Features: GDAL and QGIS open it as a layer."""
 
+from collections.abc import Mapping
 from typing import Annotated, Final
 from urllib.parse import quote, unquote_plus, urlencode
 
@@ -189,7 +190,7 @@ def _asked(request: Asked) -> list[str]:
     return [part for name, part in names if name not in ("after", "offset", "access_token")]
 
 
-def _joined(asked: list[str], begun: dict[str, object]) -> str:
+def _joined(asked: list[str], begun: Mapping[str, object]) -> str:
     return "&".join([*asked, *([urlencode(begun)] if begun else [])])
 
 
