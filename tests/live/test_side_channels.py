@@ -14,7 +14,7 @@ from roamcast.broker import AdmitClient, Failed, UnpublishFor
 from roamcast.channels.past import asking
 from roamcast.channels.past.asking import EVER, Asked, found
 from roamcast.channels.past.part import STEPS
-from roamcast.channels.server import contexts, live_views
+from roamcast.channels.server import contexts, current_sets, live_views
 from roamcast.channels.server.contexts import MapContexts
 from roamcast.channels.server.messages import (
     Batch,
@@ -385,7 +385,8 @@ def test_planted_telling_every_update(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_planted_counting_hidden_updates(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contexts, "next_number", lambda view, _: view._desk.number)
+    for place in (contexts, current_sets):
+        monkeypatch.setattr(place, "next_number", lambda view, _: view._desk.number)
     assert leaks(*moves_within_a_floor(past=False))
 
 
