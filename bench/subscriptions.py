@@ -11,12 +11,12 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench._processes import family
 from bench._subscription_load import updated
 from bench.service import PER_SESSION, crowd
 from roamcast.lab.report import Claim, Report, Steps
@@ -60,9 +60,8 @@ def served(folder: Path, package: Path, settings: str) -> Iterator[tuple[int, st
 
 
 def cpu_s(process: int) -> float:
-    """Give the CPU seconds that a process has taken."""
-    fields = family(process)[process]
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    """Give the CPU seconds that a process has taken, to the nanosecond: /proc counts in 10 ms."""
+    return time.clock_gettime(~process << 3 | 2)  # clock_getcpuclockid(3), which Python lacks
 
 
 def placed_ms(

@@ -20,53 +20,65 @@ const STRIDE = 6; // from x, y; to x, y; begin; look
 const MOVE_S = 0.9;
 const FAR = 1 / 4096; // of the world: 10 km
 const SIZE_PX = 15;
+const CROWDED_PX = 8; // no smaller in a crowd
+const CROWD = 200; // fewer dots are no crowd, however near they are
 
+// What a dot looks like follows from its vertex alone: a fragment shader that decides nothing is what
+// lets thousands of dots be drawn without a graphics card. Two shapes in one another: `outer` as far
+// as the first radius, `inner` as far as the second.
 const VERTEX = `#version 300 es
 uniform mat4 u_matrix; uniform float u_now; uniform float u_move; uniform float u_size;
+uniform float u_ratio; uniform float u_ring; uniform float u_fade;
+uniform vec4 u_person; uniform vec4 u_thing; uniform vec4 u_edge; uniform vec4 u_chosen;
 in vec2 a_from; in vec2 a_to; in float a_begin; in float a_look;
-flat out int v_look;
+flat out vec4 v_outer; flat out vec4 v_inner; flat out vec4 v_shape;
 void main() {
   int look = int(a_look);
+  int known = (look & 6) >> 1;
   float t = u_move <= 0.0 ? 1.0 : clamp((u_now - a_begin) / u_move, 0.0, 1.0);
   t = t * t * (3.0 - 2.0 * t);
   gl_Position = u_matrix * vec4(mix(a_from, a_to, t), 0.0, 1.0);
-  bool shown = (look & 16) != 0;
-  float scale = (look & 8) != 0 ? 2.0 : (look & 6) == 4 ? 1.5 : 1.0;
-  gl_PointSize = shown ? u_size * scale : 0.0;
-  if (!shown) gl_Position = vec4(2.0, 2.0, 2.0, 1.0);
-  v_look = look;
+  if ((look & 8) == 0) gl_Position = vec4(2.0, 2.0, 2.0, 1.0); // not shown
+  float thing = float(look & 1);
+  vec4 base = thing > 0.0 ? u_thing : u_person;
+  float edge = 1.4 * u_ratio;
+  float size = u_size * (known == 2 ? 1.5 : 1.0);
+  float r = 0.46 * u_size;
+  if (u_ring > 0.0) {
+    thing = 0.0;
+    size = 2.0 * u_size;
+    r = 0.46 * size;
+    v_outer = u_chosen;
+    v_inner = vec4(0.0);
+    v_shape = vec4(size, thing, r, r - 2.4 * u_ratio);
+  } else if (known == 0) {
+    v_outer = u_edge;
+    v_inner = base;
+    v_shape = vec4(size, thing, r, r - edge);
+  } else if (known == 1) {
+    v_outer = base;
+    v_inner = u_edge;
+    v_shape = vec4(size, thing, r - 0.7 * edge, r - 0.7 * edge - max(2.0 * u_ratio, 0.2 * u_size));
+  } else {
+    v_outer = v_inner = base * 0.28;
+    v_shape = vec4(size, thing, 0.7 * u_size, 0.0);
+  }
+  v_outer *= u_fade;
+  v_inner *= u_fade;
+  v_shape.zw += 0.5 * u_ratio;
+  gl_PointSize = size;
 }`;
 
 const FRAGMENT = `#version 300 es
 precision highp float;
-uniform vec4 u_person; uniform vec4 u_thing; uniform vec4 u_edge; uniform vec4 u_chosen;
-uniform float u_size; uniform float u_ratio; uniform float u_fade;
-flat in int v_look;
+uniform float u_ratio;
+flat in vec4 v_outer; flat in vec4 v_inner; flat in vec4 v_shape;
 out vec4 colour;
-// 1 inside a distance of r pixels, 0 outside, soft over one pixel
-float within(float d, float r) { return 1.0 - smoothstep(r - 0.5 * u_ratio, r + 0.5 * u_ratio, d); }
 void main() {
-  bool thing = (v_look & 1) != 0;
-  int known = (v_look & 6) >> 1;
-  bool chosen = (v_look & 8) != 0;
-  float size = u_size * (chosen ? 2.0 : known == 2 ? 1.5 : 1.0);
-  vec2 p = (gl_PointCoord - 0.5) * size;
-  float d = thing ? (abs(p.x) + abs(p.y)) * 0.8 : length(p);
-  float r = u_size * (known == 2 && !chosen ? 0.7 : 0.46);
-  float edge = 1.4 * u_ratio;
-  float rim = max(2.0 * u_ratio, 0.2 * u_size);
-  vec4 base = thing ? u_thing : u_person;
-  vec4 made;
-  if (known == 0) made = mix(u_edge, base, within(d, r - edge)) * within(d, r);
-  else if (known == 1) made = mix(base, u_edge, within(d, r - 0.7 * edge - rim)) * within(d, r - 0.7 * edge);
-  else made = base * within(d, r) * 0.28;
-  if (chosen) {
-    float far = length(p);
-    float out_ring = within(far, size * 0.46) - within(far, size * 0.46 - 2.4 * u_ratio);
-    made += u_chosen * out_ring * (1.0 - made.a);
-  }
-  if (made.a < 0.01) discard;
-  colour = made * u_fade;
+  vec2 p = abs(gl_PointCoord - 0.5) * v_shape.x;
+  float d = mix(length(p), (p.x + p.y) * 0.8, v_shape.y);
+  vec2 within = clamp((v_shape.zw - d) / u_ratio, 0.0, 1.0); // soft over one pixel
+  colour = mix(v_outer, v_inner, within.y) * within.x;
 }`;
 
 export class Dots implements CustomLayerInterface {
@@ -92,6 +104,7 @@ export class Dots implements CustomLayerInterface {
   #dirty = true;
   #grown = true;
   #movingUntil = 0;
+  #apart = 0;
   #chosen: string | null = null;
   readonly #began = performance.now();
 
@@ -110,13 +123,13 @@ export class Dots implements CustomLayerInterface {
   // Give the whole picture: who is not in it goes, who has moved moves there.
   set(dots: Map<string, Dot>, chosen: string | null): void {
     for (const vid of this.#slots.keys()) if (!dots.has(vid)) this.#remove(vid);
-    const again = this.#chosen !== chosen ? new Set([this.#chosen, chosen]) : null;
-    this.#chosen = chosen;
     for (const [vid, dot] of dots) {
       const known = this.#dots.get(vid);
-      if (known === undefined || !same(known, dot) || again?.has(vid)) this.#put(vid, dot, known);
+      if (known === undefined || !same(known, dot)) this.#put(vid, dot, known);
     }
-    if (this.#dirty) this.#map?.triggerRepaint();
+    this.#apart = apart(dots.values());
+    if (this.#dirty || this.#chosen !== chosen) this.#map?.triggerRepaint();
+    this.#chosen = chosen;
   }
 
   // The nearest dot within some pixels of a point of the map.
@@ -203,7 +216,13 @@ export class Dots implements CustomLayerInterface {
     gl.uniform4fv(this.#uniform("u_thing"), this.colours.thing);
     gl.uniform4fv(this.#uniform("u_edge"), this.colours.edge);
     gl.uniform4fv(this.#uniform("u_chosen"), this.colours.chosen);
+    gl.uniform1f(this.#uniform("u_ring"), 0);
     gl.drawArrays(gl.POINTS, 0, this.#used);
+    const chosen = this.#slots.get(this.#chosen ?? "");
+    if (chosen !== undefined) {
+      gl.uniform1f(this.#uniform("u_ring"), 1);
+      gl.drawArrays(gl.POINTS, chosen, 1);
+    }
     gl.bindVertexArray(null);
     if (!this.still && now < this.#movingUntil) this.#map?.triggerRepaint();
   }
@@ -246,7 +265,7 @@ export class Dots implements CustomLayerInterface {
       data[at + 4] = now;
       this.#movingUntil = now + MOVE_S;
     }
-    data[at + 5] = look(dot, vid === this.#chosen);
+    data[at + 5] = look(dot);
     this.#dots.set(vid, dot);
     this.#dirty = true;
   }
@@ -275,7 +294,8 @@ export class Dots implements CustomLayerInterface {
   #pixels(): number {
     const zoom = this.#map?.getZoom() ?? 17;
     const grown = Math.min(1.3, Math.max(0.55, 0.62 + (zoom - 16) * 0.17));
-    return SIZE_PX * grown * (globalThis.devicePixelRatio || 1);
+    const room = Math.max(CROWDED_PX, 1.2 * this.#apart * 512 * 2 ** zoom);
+    return Math.min(SIZE_PX * grown, room) * (globalThis.devicePixelRatio || 1);
   }
 
   #uniform(name: string): WebGLUniformLocation | null {
@@ -292,9 +312,24 @@ export class Dots implements CustomLayerInterface {
   }
 }
 
-function look(dot: Dot, chosen: boolean): number {
+function look(dot: Dot): number {
   const known = dot.known === "point" ? 0 : dot.known === "place" ? 1 : 2;
-  return (dot.thing ? 1 : 0) | (known << 1) | (chosen ? 8 : 0) | (dot.shown ? 16 : 0);
+  return (dot.thing ? 1 : 0) | (known << 1) | (dot.shown ? 8 : 0);
+}
+
+// How far apart the dots of a crowd are, if they fill the box around them evenly: they are drawn
+// smaller, so that people can be told apart.
+export function apart(dots: Iterable<Dot>): number {
+  let [count, left, right, top, bottom] = [0, 1, 0, 1, 0];
+  for (const { x, y, shown } of dots) {
+    if (!shown) continue;
+    count++;
+    left = Math.min(left, x);
+    right = Math.max(right, x);
+    top = Math.min(top, y);
+    bottom = Math.max(bottom, y);
+  }
+  return count < CROWD ? 1 : Math.sqrt(((right - left) * (bottom - top)) / count);
 }
 
 function same(a: Dot, b: Dot): boolean {
