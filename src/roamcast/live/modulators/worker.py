@@ -6,7 +6,6 @@ its own thread's time, and is stopped. Each consumer has at most one job here.
 
 import asyncio
 import queue
-import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -22,8 +21,6 @@ from roamcast.overlay.modulators.specs import Spec
 from roamcast.overlay.modulators.workshop import Order, Workshop
 
 ORDERS: Final = (StartModulation, Modulate, EndModulation)
-SWITCH_S: Final = 0.001
-"""After so long the loop that serves everybody has the interpreter again; Python's own is 5 ms."""
 
 
 class ModulatorWorker:
@@ -41,7 +38,6 @@ class ModulatorWorker:
     def carry(self, order: Order) -> None:
         """Put an order into the queue; called in the loop."""
         if self._thread is None:
-            sys.setswitchinterval(SWITCH_S)
             loop = asyncio.get_running_loop()
             self._thread = threading.Thread(
                 target=self._run, args=(loop,), name="modulators", daemon=True

@@ -4,6 +4,7 @@ import asyncio
 import secrets
 import signal
 import socket
+import sys
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from types import FrameType
@@ -37,6 +38,9 @@ from roamcast.model.places_geojson import read_places
 
 ADDRESS_FILE: Final = "roamcast.json"
 TRUST_FOLDER: Final = "trust"
+SWITCH_S: Final = 0.001
+"""After so long the loop has the interpreter again from a thread that reads a filter, runs a module
+or writes to disk. Python's own is 5 ms, and a request gives the interpreter away several times."""
 
 Started = Callable[[str, str], None]
 """Called with the address and a token when requests are taken."""
@@ -158,6 +162,7 @@ async def serve(
     server = UvicornServer(uvicorn_config(settings, make_gate(service)), service, began)
     collector = Collector(asyncio.get_running_loop().call_soon)
     collector.start()
+    sys.setswitchinterval(SWITCH_S)
     service.on_over = server.leave
     try:
         await server.serve(sockets=[listening])
