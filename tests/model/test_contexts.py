@@ -12,8 +12,10 @@ from hypothesis import given, settings
 from roamcast.errors import ContextError, InputError, LimitError
 from roamcast.model import contexts as module
 from roamcast.model import time
+from roamcast.model.caching import ENTRY_BYTES, ByBytes
 from roamcast.model.contexts import (
     ATTRIBUTES_MAX,
+    ENCODED_WEIGHT,
     NAME_LENGTH_MAX,
     PATH_LENGTH_MAX,
     VID_LENGTH_MAX,
@@ -219,13 +221,13 @@ def test_a_huge_integer_in_json_is_refused_not_rounded() -> None:
 def test_a_context_is_encoded_once_and_the_remembered_ones_are_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(module, "ENCODED_REMEMBERED", 2)
-    monkeypatch.setattr(module, "_encoded", {})
+    weight = ENTRY_BYTES + ENCODED_WEIGHT * len(encode(Context("a")))
+    monkeypatch.setattr(module, "_encoded", ByBytes(2 * weight))
     first, twin, third = Context("a"), Context("a"), Context("c")
     assert encode(first) is encode(first)
     assert encode(twin) == encode(first)
     assert encode(twin) is not encode(first), "remembered by identity: attributes differ in type"
     assert len(module._encoded) == 2
     encode(third)
-    assert len(module._encoded) == 1
+    assert len(module._encoded) == 2
     assert decode(encode(first)) == first

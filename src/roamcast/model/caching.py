@@ -1,13 +1,17 @@
 """`ByBytes`: a cache that is bounded by what its values weigh, not by how many there are.
 
-Filters are read in a thread beside the loop, so it takes a lock.
+Filters are read in a thread beside the loop, so it takes a lock. `remembering` makes a function
+remember what it gave that way, as `functools.lru_cache` does by number.
 """
 
 from collections import OrderedDict
+from collections.abc import Callable
+from functools import update_wrapper
 from threading import Lock
 from typing import Final, Generic, TypeVar
 
 K = TypeVar("K")
+T = TypeVar("T", str, bytes)
 V = TypeVar("V")
 
 ENTRY_BYTES: Final = 256
@@ -53,3 +57,34 @@ class ByBytes(Generic[K, V]):
         with self._lock:
             self._held.clear()
             self.bytes = 0
+
+
+class Remembering(Generic[T, V]):
+    """A function of one text, or bytes, that remembers what it gave last."""
+
+    def __init__(self, make: Callable[[T], V], bytes_max: int, each: int) -> None:
+        update_wrapper(self, make)
+        self._make: Callable[[T], V] = make
+        self._each = each
+        self.held: Final[ByBytes[T, V]] = ByBytes(bytes_max)
+
+    def __call__(self, key: T) -> V:
+        """Give what the function gives, or gave."""
+        found = self.held.get(key)
+        if found is None:
+            found = self._make(key)
+            self.held.put(key, found, self._each * len(key))
+        return found
+
+    def cache_clear(self) -> None:
+        """Forget everything; named as `lru_cache` names it."""
+        self.held.clear()
+
+
+def remembering(bytes_max: int, each: int) -> Callable[[Callable[[T], V]], Remembering[T, V]]:
+    """Remember at most so many bytes of what a function gives; `each`: bytes a letter or byte."""
+
+    def remember(make: Callable[[T], V]) -> Remembering[T, V]:
+        return Remembering(make, bytes_max, each)
+
+    return remember

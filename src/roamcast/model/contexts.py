@@ -21,6 +21,7 @@ from msgspec import Meta
 
 from roamcast.errors import ContextError, InputError, LimitError, PlaceError
 from roamcast.model import json_text, kinds, time
+from roamcast.model.caching import ByBytes
 from roamcast.model.kinds import TEXT_LENGTH_MAX, check_text
 from roamcast.model.time import EPOCH, MICROSECOND
 
@@ -38,8 +39,11 @@ NAMES_REMEMBERED = 1_024
 PLACES_REMEMBERED = 8_192
 """Cache sizes for names and places already validated: they recur with every change of a context."""
 
-ENCODED_REMEMBERED = 4_096
-"""Contexts whose JSON is remembered; a publisher is answered at about the time watchers are."""
+ENCODED_BYTES = 4 << 20
+"""Bytes of contexts whose JSON is remembered; a publisher is answered when watchers are."""
+
+ENCODED_WEIGHT = 6
+"""Bytes of a context and its JSON for each byte of the JSON, at least what short ones take."""
 
 FEATURE_TEXT_LENGTH_MAX: Final = PATH_LENGTH_MAX
 """Characters of an attribute's text; as many as a place, which stands in the same dictionary."""
@@ -231,17 +235,15 @@ def encode(context: Context) -> bytes:
     known = _encoded.get(id(context))
     if known is not None and known[0] is context:
         return known[1]
-    if len(_encoded) >= ENCODED_REMEMBERED:
-        _encoded.clear()
     # The encoder writes a datetime as `format_instant` does, in a tenth of the time.
     t_r = EPOCH + context.t_r * MICROSECOND
     t_d = None if context.t_d is None else EPOCH + context.t_d * MICROSECOND
     encoded = msgspec.json.encode(_feature(context, t_r, t_d))
-    _encoded[id(context)] = context, encoded
+    _encoded.put(id(context), (context, encoded), ENCODED_WEIGHT * len(encoded))
     return encoded
 
 
-_encoded: dict[int, tuple[Context, bytes]] = {}
+_encoded: ByBytes[int, tuple[Context, bytes]] = ByBytes(ENCODED_BYTES)
 
 
 Instant = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]

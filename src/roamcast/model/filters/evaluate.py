@@ -9,14 +9,18 @@ import re
 import unicodedata
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 import shapely
 
+from roamcast.model.caching import remembering
 from roamcast.model.contexts import Context
 from roamcast.model.earth import distance_metres
 from roamcast.model.filters import syntax, temporal
 from roamcast.model.kinds import kind_of, scalar
+
+REMEMBERED_BYTES: Final = 8 << 20
+"""Compiled patterns are remembered up to so many bytes, and prepared shapes, too."""
 
 Ternary = bool | None
 Moments = tuple[int, int]
@@ -247,7 +251,7 @@ def fold(name: str, text: str) -> str:
     return unicodedata.normalize("NFC", bare)
 
 
-@lru_cache(maxsize=4096)
+@remembering(REMEMBERED_BYTES, each=128)
 def like(pattern: str) -> re.Pattern[str]:
     """Compile a LIKE pattern.
 
@@ -274,7 +278,7 @@ def like(pattern: str) -> re.Pattern[str]:
     return re.compile(f"{first}{middle}.*{between[-1]}", re.DOTALL)
 
 
-@lru_cache(maxsize=4096)
+@remembering(REMEMBERED_BYTES, each=16)
 def geometry(wkb: bytes) -> Any:
     """Return the shape, prepared for many questions."""
     shape = shapely.from_wkb(wkb)

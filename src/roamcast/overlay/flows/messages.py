@@ -1,11 +1,11 @@
 """What nodes say of events over links, and the event itself."""
 
-from functools import lru_cache
 from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
 
+from roamcast.model.caching import remembering
 from roamcast.model.contexts import Context, context_of
 from roamcast.model.wire import Count, Message, Name, messages_of
 from roamcast.overlay.flows.vector import Pairs, Position
@@ -18,8 +18,8 @@ DATA_BYTES_MAX: Final = 1024 * 1024
 BODY_BYTES_MAX: Final = 512 * 1024
 """Bytes of an event's packed context."""
 
-CONTEXTS_REMEMBERED: Final = 4_096
-"""Contexts that are not unpacked again; an event is matched at every node of its way."""
+REMEMBERED_BYTES: Final = 8 << 20
+"""Bytes of contexts that are not unpacked again: an event is matched at every node of its way."""
 
 NEEDS_MAX: Final = 64
 """Origins of which an event needs something."""
@@ -64,7 +64,7 @@ class Event(msgspec.Struct, frozen=True, array_like=True):
         return 100 + len(self.body) + len(self.data) + 40 * len(self.needs)
 
 
-@lru_cache(CONTEXTS_REMEMBERED)
+@remembering(REMEMBERED_BYTES, each=8)
 def _context(body: bytes) -> Context:
     return context_of(body)
 

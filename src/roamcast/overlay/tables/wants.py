@@ -6,7 +6,6 @@ matches, because a wide filter of one view may not hold of what another one show
 """
 
 from collections.abc import Iterable
-from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Final
 
@@ -16,7 +15,7 @@ from roamcast.errors import InputError, LimitError
 from roamcast.matching.cover_index import CoverIndex
 from roamcast.matching.filter_set import FilterSet
 from roamcast.model.contexts import Context
-from roamcast.model.filters import Filter
+from roamcast.model.filters import Filter, recent
 from roamcast.model.parts import Occupancy
 from roamcast.model.wire import NAME_LENGTH_MAX
 from roamcast.overlay.tables.hearing import Changes, TableBounds
@@ -32,9 +31,6 @@ VIEWS_MAX: Final = 1_024
 BYTES_MAX: Final = 128 * 1024 * 1024
 BURST: Final = 256
 """Filters that find a new place in one step after a filter that covered them has gone."""
-
-READ_MAX: Final = 1_024
-"""Filters that are kept as they were read, by their text."""
 
 _EVERYTHING: Final = Filter.parse("true")
 
@@ -156,7 +152,7 @@ class Wants(SharedTable[Want]):
             raise InputError(f"a view's name has 1 to {NAME_LENGTH_MAX} characters")
         if self._admitted(want) != entry.key:
             raise InputError("a want's key is not the digest of its view and filter")
-        if entry.key not in self._wants and _filter_of(want.text).text != want.text:
+        if entry.key not in self._wants and recent.read(want.text).text != want.text:
             raise InputError("a want's filter is not in its canonical text")
         return want
 
@@ -195,7 +191,7 @@ class Wants(SharedTable[Want]):
         else:
             self._holders[key] = {source}  # the last asker of a ghost asks no more
             self._wants[key] = want
-            self._moved(want.view, index.add(key, wanted or _filter_of(want.text)))
+            self._moved(want.view, index.add(key, wanted or recent.read(want.text)))
         if source is not None:
             hearers = self._hearers.setdefault(key, set())
             if not hearers:
@@ -248,12 +244,6 @@ class Wants(SharedTable[Want]):
             self._mark(key, None)
             if len(self._holders[key]) == 1 and None not in self._holders[key]:
                 todo += self._views[self._wants[key].view].below(key)
-
-
-@lru_cache(maxsize=READ_MAX)
-def _filter_of(text: str) -> Filter:
-    """Read a filter once, though it is checked before it is added, and comes by several links."""
-    return Filter.parse(text)
 
 
 def _encode(want: Want) -> bytes:
