@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from roamcast.errors import ContextError, InputError, LimitError
 from roamcast.model import contexts as module
 from roamcast.model import time
-from roamcast.model.caching import ENTRY_BYTES, ByBytes
 from roamcast.model.contexts import (
     ATTRIBUTES_MAX,
+    ENCODED_LEAST,
     ENCODED_WEIGHT,
     NAME_LENGTH_MAX,
     PATH_LENGTH_MAX,
@@ -221,13 +221,14 @@ def test_a_huge_integer_in_json_is_refused_not_rounded() -> None:
 def test_a_context_is_encoded_once_and_the_remembered_ones_are_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    weight = ENTRY_BYTES + ENCODED_WEIGHT * len(encode(Context("a")))
-    monkeypatch.setattr(module, "_encoded", ByBytes(2 * weight))
+    weight = ENCODED_LEAST + ENCODED_WEIGHT * len(encode(Context("a")))
+    monkeypatch.setattr(module, "_encoded", module._Encoded())
+    monkeypatch.setattr(module, "ENCODED_BYTES", 2 * weight - 1)
     first, twin, third = Context("a"), Context("a"), Context("c")
     assert encode(first) is encode(first)
     assert encode(twin) == encode(first)
     assert encode(twin) is not encode(first), "remembered by identity: attributes differ in type"
-    assert len(module._encoded) == 2
+    assert (len(module._encoded), module._encoded.bytes) == (2, 2 * weight)
     encode(third)
-    assert len(module._encoded) == 2
+    assert len(module._encoded) == 1
     assert decode(encode(first)) == first

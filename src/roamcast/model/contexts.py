@@ -21,7 +21,6 @@ from msgspec import Meta
 
 from roamcast.errors import ContextError, InputError, LimitError, PlaceError
 from roamcast.model import json_text, kinds, time
-from roamcast.model.caching import ByBytes
 from roamcast.model.kinds import TEXT_LENGTH_MAX, check_text
 from roamcast.model.time import EPOCH, MICROSECOND
 
@@ -42,8 +41,8 @@ PLACES_REMEMBERED = 8_192
 ENCODED_BYTES = 4 << 20
 """Bytes of contexts whose JSON is remembered; a publisher is answered when watchers are."""
 
-ENCODED_WEIGHT = 6
-"""Bytes of a context and its JSON for each byte of the JSON, at least what short ones take."""
+ENCODED_LEAST, ENCODED_WEIGHT = 256, 6
+"""Bytes of a context, its JSON and their entry: so many, and for each byte of the JSON."""
 
 FEATURE_TEXT_LENGTH_MAX: Final = PATH_LENGTH_MAX
 """Characters of an attribute's text; as many as a place, which stands in the same dictionary."""
@@ -239,11 +238,19 @@ def encode(context: Context) -> bytes:
     t_r = EPOCH + context.t_r * MICROSECOND
     t_d = None if context.t_d is None else EPOCH + context.t_d * MICROSECOND
     encoded = msgspec.json.encode(_feature(context, t_r, t_d))
-    _encoded.put(id(context), (context, encoded), ENCODED_WEIGHT * len(encoded))
+    if _encoded.bytes > ENCODED_BYTES:
+        _encoded.clear()
+        _encoded.bytes = 0
+    _encoded[id(context)] = context, encoded
+    _encoded.bytes += ENCODED_LEAST + ENCODED_WEIGHT * len(encoded)
     return encoded
 
 
-_encoded: ByBytes[int, tuple[Context, bytes]] = ByBytes(ENCODED_BYTES)
+class _Encoded(dict[int, tuple[Context, bytes]]):
+    bytes = 0
+
+
+_encoded = _Encoded()
 
 
 Instant = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]

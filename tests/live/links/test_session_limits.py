@@ -1,6 +1,7 @@
 """A session takes no more than it may: by its rate, while much waits, while nobody reads."""
 
 import asyncio
+import itertools
 import json
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -11,7 +12,8 @@ import pytest
 from roamcast.channels.sessions.messages import SUBSCRIPTIONS_A_MESSAGE_MAX
 from roamcast.errors import LimitError
 from roamcast.live.config.settings import Limits, Settings
-from roamcast.live.links.session import IN_FLIGHT_MAX, SessionSocket
+from roamcast.live.links import session
+from roamcast.live.links.session import IN_FLIGHT_MAX, LONG_S, PASSES, TURN_S, SessionSocket
 from roamcast.live.service.reading import READ_STEPS
 from tests.live.in_process import Asked, gate
 from tests.running_service import feature
@@ -115,15 +117,50 @@ def test_who_sends_no_faster_than_it_is_read_is_never_ended(tmp_path: Path) -> N
     async def scene(talk: Talk) -> None:
         now = talk.service.clock()
         talk.service.clock = lambda: now
-        for _ in range(50):
+        for turn in range(50):
             for _ in range(20):
                 talk.say("heartbeat")
+            await talk.hears("alive", 20 * (turn + 1))  # others have turns between
             now += round(talk.socket.held_s * 1_000_000)
             talk.socket.held_s = 0.0
         assert len(talk.socket.kinds("alive")) == 1_000
         assert not talk.socket.closed
 
     run(tmp_path, Limits(frames_per_s=10, frames_burst=20), scene)
+
+
+@pytest.mark.parametrize(
+    ("spent_s", "most"), [(1.01 * TURN_S / 4, 4), (1.01 * TURN_S, 1), (2 * LONG_S, 1)]
+)
+def test_what_comes_in_one_piece_lets_others_have_turns_between(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spent_s: float, most: int
+) -> None:
+    async def scene(talk: Talk) -> None:
+        turns = 0
+
+        def turn() -> None:
+            nonlocal turns
+            turns += 1
+            asyncio.get_running_loop().call_soon(turn)
+
+        had = []
+        worked = itertools.count()
+
+        def clock() -> float:
+            had.append(turns)
+            return next(worked) * spent_s
+
+        turn()
+        monkeypatch.setattr(session, "thread_time", clock)
+        for _ in range(40):
+            talk.say("heartbeat")
+        await talk.hears("alive", 40)
+        together = max(len([*same]) // 2 for _, same in itertools.groupby(had))
+        between = {after - before for before, after in itertools.pairwise(had)} - {0}
+        assert together == most
+        assert min(between) >= PASSES
+
+    run(tmp_path, Limits(), scene)
 
 
 @pytest.mark.limit("session.publications_waiting_max")

@@ -41,8 +41,15 @@ from roamcast.overlay.modulators.specs import read_specs
 IN_FLIGHT_MAX = 256
 """Publications of one session that may wait for the disk; then its socket is not read."""
 
-TURN_S = 0.005
-"""After a message that took longer others have their turn."""
+TURN_S = 0.002
+"""After so much work others have their turn: `PASSES` turns of the loop, or time if it was more."""
+
+PASSES = 8
+"""A request takes about as many turns of the loop; where nobody wants them they take no time."""
+
+LONG_S = 0.005
+"""After a message that took longer others have twice its time: they may wait for the disk, too."""
+
 MANY_AT_ONCE = 32
 """Subscriptions of one message that are placed together: a few milliseconds."""
 
@@ -75,14 +82,16 @@ class SessionSocket:
         self._bucket = Bucket(limits.frames_per_s, limits.frames_burst, service.clock())
         self._tasks: set[asyncio.Task[None]] = set()
         self._waiting: deque[bytes | str | Many] = deque()
-        self._again: asyncio.TimerHandle | None = None
+        self._again: asyncio.Handle | None = None
         self._over = False
         self._parts: list[str] = []
         self._parts_bytes = 0
         self._reading = False
         """Whether a long filter is being read: what came after it waits."""
+        self._spent_s = 0.0
+        """What was done since others had their turn took so long."""
         self._resting = False
-        """Whether others have their turn, for what was done last took long."""
+        """Whether others have their turn."""
 
     async def run(self) -> None:
         """Talk until the connection is over."""
@@ -166,10 +175,24 @@ class SessionSocket:
             self._socket.halt(False)
 
     def _let_others(self, spent: float) -> None:
-        """Rest if what was done took long: two thirds of the time are for others."""
-        if spent > TURN_S:
-            self._resting = True
+        """Rest if what was done took long: of a long message, two thirds of the time is theirs."""
+        self._spent_s += spent
+        if self._spent_s < TURN_S:
+            return
+        self._spent_s = 0.0
+        self._resting = True
+        if spent > LONG_S:
             self._rest(2 * spent)
+        else:
+            self._socket.halt(True)
+            self._stand_back(PASSES)
+
+    def _stand_back(self, passes: int) -> None:
+        """Go on after so many turns of the loop."""
+        if passes:
+            self._again = asyncio.get_running_loop().call_soon(self._stand_back, passes - 1)
+        else:
+            self._look_again()
 
     def _rest(self, seconds: float) -> None:
         """Take and read nothing for a while."""
