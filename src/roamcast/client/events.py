@@ -43,7 +43,7 @@ from roamcast.model.machine import Draw
 from roamcast.model.wire import FRAME_BYTES_MAX
 from roamcast.overlay.flows.cursor import ProducerCursor
 from roamcast.overlay.flows.events import EventsLost, EventsStanding
-from roamcast.overlay.flows.vector import Position, merge, numbers_between
+from roamcast.overlay.flows.vector import Pairs, Position, merge, numbers_between
 from roamcast.transport.address import ServiceAddress
 
 UNANSWERED_MAX: Final = 256
@@ -508,7 +508,7 @@ class EventRoamer:
 
     async def _events(self, broker: _Broker, stream: EventStream, frame: say.EventsFrame) -> None:
         after, upto = Position(*frame.after), Position(*frame.upto)
-        events = [(one.position, one) for one in frame.events]
+        events = [(one.position, _needs(one), one) for one in frame.events]
         fresh = stream.cursor.fresh(frame.origin, after, upto, events)
         if fresh is None:
             await self._ask(broker, stream)
@@ -556,6 +556,13 @@ class EventRoamer:
         task = asyncio.get_running_loop().create_task(run())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _needs(event: say.SessionEvent) -> Pairs:
+    """Give what comes before an event at other nodes, of those that walk."""
+    if event.needs is msgspec.UNSET:
+        return ()
+    return tuple((origin, Position(*at)) for origin, at in event.needs.items())
 
 
 async def _first(*waits: Awaitable[Any]) -> None:

@@ -456,6 +456,10 @@ class SessionEvent(msgspec.Struct, frozen=True):
     number: Annotated[LogCount, Meta(description="among its producer's events")]
     feature: FeatureOutput
     data: Annotated[bytes, Meta(description="base64")] = b""
+    needs: Annotated[
+        EventVector | msgspec.UnsetType,
+        Meta(description="positions at other nodes that come before it"),
+    ] = msgspec.UNSET
 
 
 class EventsStand(

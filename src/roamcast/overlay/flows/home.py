@@ -75,6 +75,8 @@ class Home:
         self._set = FilterSet()
         self._matched: dict[bytes, list[str]] = {}
         """Contexts that were matched a moment ago → who wants them."""
+        self._given_up: dict[str, None] = {}
+        """Origins that events were held for in vain; nobody waits for them until they speak."""
         self._readers: dict[int, LogReader] = {HOME: self._reader()}
         self._owners: dict[int, str] = {}
         self._number = HOME
@@ -87,7 +89,10 @@ class Home:
         """Consumers who have not been told as far as their reader has come."""
 
     def _reader(self) -> LogReader:
-        return LogReader(bytes_max=self._settings.reader_bytes_max, hold_us=self._settings.hold_us)
+        settings = self._settings
+        return LogReader(
+            bytes_max=settings.reader_bytes_max, hold_us=settings.hold_us, given_up=self._given_up
+        )
 
     @property
     def vector(self) -> dict[str, Position]:
@@ -488,4 +493,5 @@ class Home:
             "consumers": (len(self.consumers), settings.consumers_max),
             "bytes of one buffer": (held, settings.buffer_bytes_max),
             "bytes of one reader": (most, bound),
+            "origins given up": (len(self._given_up), ORIGINS_MAX),
         }
