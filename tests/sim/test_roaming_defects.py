@@ -19,9 +19,10 @@ from roamcast.overlay.flows.relay import RelayLink
 from roamcast.overlay.flows.waves import Waves
 from roamcast.overlay.handoff.events import AttachConsumer
 from roamcast.overlay.handoff.handoff import Handoff
+from roamcast.overlay.handoff.messages import StepNumber
 from roamcast.sim.scenario import Narrowing, draw_scenario, narrow, play
 from roamcast.sim.workloads.roaming import RoamingWorkload
-from tests.overlay import test_flows
+from tests.overlay import test_flows, test_handoff
 from tests.planting import planted, refuted
 
 SEEDS = 1_000
@@ -143,6 +144,20 @@ def test_an_attachment_that_nobody_compares_is_found(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(Handoff, "check", trusting)
     assert found(FIRST["attachment"]) == CREDENTIAL
+
+
+def test_a_late_cancel_that_counts_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trap 21: events survive it by their vector, so a walk looks."""
+
+    real = Handoff._hear
+
+    def trusting(self: Handoff, consumer: str, newest: StepNumber) -> bool:
+        real(self, consumer, newest)
+        return True
+
+    monkeypatch.setattr(Handoff, "_hear", trusting)
+    with refuted():
+        test_handoff.test_a_late_cancel_ends_nothing()
 
 
 def test_a_virtual_consumer_for_whoever_claims_it_is_found(
