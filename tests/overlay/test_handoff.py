@@ -320,6 +320,26 @@ def test_the_lower_attachment_loses() -> None:
     assert not net.nodes["a"].overlay.handoff.locals
 
 
+def test_the_lower_attachment_loses_also_where_nobody_has_heard_of_the_higher() -> None:
+    net = corridor()
+    walker = Walker(net)
+    walker.counter = 5
+    walker.go("a/1")
+    net.run(500_000)
+    lower = Attachment(1, 2)
+    net.give("b", AttachConsumer(2, "walker", "credential", lower, "true", (), "b/1", "a"))
+    net.run(500_000)
+    served = {name: [*node.overlay.handoff.locals] for name, node in net.nodes.items()}
+    assert served == {"a": ["walker"], "b": [], "c": []}
+    assert [one.to for who, one in net.out if isinstance(one, ConsumerGone) and who == "b"] == ["a"]
+    walker.publish(3)
+    net.run(300_000)
+    walker.take()
+    assert walker.seen == [1, 2, 3]
+    net.run(5_000_000)
+    assert virtuals(net) == {"a": [], "b": [], "c": []}
+
+
 def test_here_is_rewritten_for_the_entry_and_narrowed_on_arrival() -> None:
     net = corridor()
     walker = Walker(net, "within(place, here('wing')) AND colour = 'red'")

@@ -55,6 +55,8 @@ LET_GO_S: Final = 1.0
 """With a limit, how long an old broker may go on while a new one prepares (trap 23)."""
 
 MOVED: Final = 421
+ELSEWHERE: Final = (403, 409)
+"""Another program is served under this name: by another credential, or by one that began later."""
 _decode = msgspec.json.Decoder(say.Answer).decode
 _encode = msgspec.json.Encoder().encode
 
@@ -482,7 +484,7 @@ class EventRoamer:
                 self._news(broker, self._streams[re], message)
             case say.EventStored(re, origin, at):
                 self._published(int(re[1:]), origin, Position(*at))
-            case say.ConsumerElsewhere(_, _, url) if broker is self._broker and url:
+            case say.ConsumerElsewhere(_, _, url) if broker is self._broker:
                 self._spawn(self._sent_elsewhere(broker, url.rstrip("/")))
             case say.SessionProblem():
                 self._problem(broker, message)
@@ -501,10 +503,10 @@ class EventRoamer:
 
     async def _sent_elsewhere(self, broker: _Broker, url: str) -> None:
         """Go where a broker says; if that does not work, come back with what it may have given."""
-        if url in self._urls and not await self.move(url, "told") and self._broker is broker:
-            for stream in self._streams.values():
-                if stream.modulated is not None:
-                    await self._ask(broker, stream)
+        moved = url in self._urls and await self.move(url, "told")
+        if not moved and self._broker is broker:
+            for stream in [*self._streams.values()]:
+                await self._ask(broker, stream)
 
     async def _events(self, broker: _Broker, stream: EventStream, frame: say.EventsFrame) -> None:
         after, upto = Position(*frame.after), Position(*frame.upto)
@@ -542,7 +544,13 @@ class EventRoamer:
             if problem.status == MOVED and self._near == "place" and broker is self._broker:
                 self._spawn(self.move(url.rstrip("/"), "place"))
         elif problem.re in self._streams:
-            broker.refused = error
+            stream = self._streams[problem.re]
+            served = broker is self._broker and stream.standing.is_set()
+            if served and problem.status in ELSEWHERE:
+                del self._streams[problem.re]
+                stream.end(error)
+            else:
+                broker.refused = error
             broker.changed.set()
         elif problem.re[:1] == "p" and problem.re[1:].isdecimal():
             known = self._waiting.get(int(problem.re[1:]))

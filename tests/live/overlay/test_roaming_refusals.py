@@ -11,6 +11,7 @@ import pytest
 from websockets.sync.client import ClientConnection
 
 from roamcast.client import connect
+from roamcast.errors import InputError
 from roamcast.model.time import format_instant
 from tests.live.overlay.test_roaming import ROOMS, two_nodes
 from tests.running_service import RunningService
@@ -116,6 +117,51 @@ def test_an_event_of_a_clock_ninety_seconds_ahead_is_refused(nodes: Pair) -> Non
     answer = publish(a, 6, t_r=ahead)
     assert answer.status == 400, answer.body
     assert b"ahead" in answer.body or b"future" in answer.body
+
+
+def test_programs_of_one_name_are_ordered_by_their_own_clocks_wherever_they_are(
+    nodes: Pair,
+) -> None:
+    """Who is ninety seconds ahead is the later one, also for a node that has not heard of it."""
+    a, b = nodes
+    now = time.time_ns() // 1_000
+    with a.session(a.operator, WALKER) as ahead, b.session(a.operator, WALKER) as right:
+        ask(ahead, "clock", attachment=[now + 90_000_000, 1])
+        hears(ahead, "standing")
+        ask(right, "clock", attachment=[now, 1], previous="a")
+        assert hears(right, "moved")["to"] == "a"
+        ask(right, "clock", attachment=[now, 2])
+        problem = hears(right, "error")
+        assert (problem["status"], "attached elsewhere later" in problem["detail"]) == (409, True)
+        assert publish(a, 7).status == 200
+        assert numbers(ahead, 1) == [7]
+    with b.session(a.operator, WALKER) as behind:  # alone, any clock will do
+        ask(behind, "slow clock", attachment=[now - 90_000_000, 1])
+        hears(behind, "standing")
+        assert publish(a, 8).status == 200
+        assert numbers(behind, 1) == [8]
+
+
+def test_a_program_of_a_device_that_is_elsewhere_by_now_is_told_so(nodes: Pair) -> None:
+    a, b = nodes
+    later = time.time_ns() // 1_000 + 90_000_000
+
+    def comes() -> None:
+        with a.session(a.operator, "/session?device=twin") as other:
+            ask(other, "s1", attachment=[later, 1], previous="b")
+            hears(other, "standing")
+            time.sleep(1)
+
+    async def scene() -> None:
+        async with connect(b.url, a.operator, device="twin") as me:
+            stream = await me.subscribe("true")
+            other = asyncio.create_task(asyncio.to_thread(comes))
+            with pytest.raises(InputError, match="attached elsewhere later"):
+                async with asyncio.timeout(60):
+                    await anext(stream)
+            await other
+
+    asyncio.run(scene())
 
 
 def test_what_a_program_shows_and_watches_goes_where_its_place_is_served(nodes: Pair) -> None:

@@ -472,7 +472,12 @@ class Handoff(Part):
         spent = self.spent(name, now)
         receipt = self._send(HandoffReceipt(message.sender, self.node, name, message.step, spent))
         if not self._hear(name, message.step):
-            return receipt
+            if local is None or local.state is HomeState.LEAVING:
+                return receipt
+            # It is here, and by a later attachment: the lower one loses there.
+            later = StepNumber(local.attachment, 0)
+            here = HandoffArrived(message.sender, self.node, name, later)
+            return [*self._send(here), *receipt]
         if local is None or local.attachment >= message.step.attachment:
             return receipt
         local.state = step(HOME_TABLE, local.state, HomeEvent.ARRIVED)
