@@ -22,7 +22,7 @@ from roamcast.client.events import EventRoamer, TokenOf
 from roamcast.client.everywhere import EverywhereViews
 from roamcast.client.inbox import MailInbox, OpenedMail
 from roamcast.client.items import Items
-from roamcast.client.nearness import Near
+from roamcast.client.nearness import NEAR, Near
 from roamcast.client.own_vids import OwnVids, keys_path
 from roamcast.client.reaching import Reaching
 from roamcast.client.runner import Runner
@@ -513,6 +513,9 @@ def connect(
     """
     if device is not None and _DEVICE.fullmatch(device) is None:
         raise InputError("a device's name has 1 to 64 of the characters A-Z a-z 0-9 _ . -")
+    if not callable(near) and near not in NEAR:
+        known = ", ".join(repr(one) for one in NEAR if one)
+        raise InputError(f"near is one of {known}, or a function, not {near!r}")
     address = find(url, token, data=None if data is None else Path(data))
     trusted = address if trust is None else ServiceAddress(check_url(trust[0]), trust[1])
     path = keys_path(trusted) if keys is None else Path(keys)
