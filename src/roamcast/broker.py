@@ -527,7 +527,8 @@ class Broker(Router):
         self.drain = Drain(
             self._hub,
             consumers_of=desk.consumers_of,
-            consumers=desk.__len__,
+            attended=desk.attended,
+            has=desk.__contains__,
             prepared=handoff.prepared,
             nodes=self._other_nodes,
         )

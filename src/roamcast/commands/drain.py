@@ -47,6 +47,8 @@ def drain(
     if not over:
         typer.echo(f"{found['sessions']} sessions did not go: they read no `moved`", err=True)
         raise typer.Exit(1)
+    if found["lost"]:
+        raise typer.Exit(1)
 
 
 def undrain(node: NodeArgument, data: DataOption = None, json: JsonOption = False) -> None:
@@ -105,4 +107,5 @@ def _say(found: dict[str, Any], json: bool) -> None:
     if json:
         typer.echo(msgspec.json.encode(found))
     else:
-        typer.echo(f"moved {found['moved']}, lost {found['lost']}")
+        streams = f", {found['streams']} streams ended" if found["streams"] else ""
+        typer.echo(f"moved {found['moved']}, lost {found['lost']}{streams}")

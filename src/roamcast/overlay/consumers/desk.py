@@ -199,6 +199,14 @@ class EventDesk(Part):
         """Name those with modulators: they have homes."""
         return [name for name in self.consumers_of(session) if self._consumers[name].specs]
 
+    def attended(self, these: Collection[str] = ()) -> int:
+        """Count the consumers whose sessions are open, and those among these."""
+        consumers = self._consumers.items()
+        return sum(one.state != "asleep" or name in these for name, one in consumers)
+
+    def __contains__(self, consumer: str) -> bool:
+        return consumer in self._consumers
+
     def __len__(self) -> int:
         return len(self._consumers)
 
