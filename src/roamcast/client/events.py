@@ -283,7 +283,7 @@ class EventRoamer:
                 return True
             began = asyncio.get_running_loop().time()
             try:
-                made = await self._open(url, old)
+                made = await self._open(url, old, why)
             except RoamcastError:
                 return False
             gap_s = 0.0 if old is not None else asyncio.get_running_loop().time() - began
@@ -332,7 +332,7 @@ class EventRoamer:
                 problem = error
         raise problem
 
-    async def _open(self, url: str, old: _Broker | None) -> _Broker:
+    async def _open(self, url: str, old: _Broker | None, why: str = "") -> _Broker:
         """Open a session, and let all subscriptions stand there."""
         scheme, rest = url.split("://", 1)
         query = urlencode({"device": self._device})
@@ -370,7 +370,7 @@ class EventRoamer:
                         self._spawn(self._let_go(old, broker))
                 previous = "" if old is None else old.node
                 for stream in self._streams.values():
-                    await self._ask(broker, stream, previous)
+                    await self._ask(broker, stream, previous, why)
                 while not self._streams.keys() <= broker.standing:
                     if broker.refused is not None or broker.reader.done():
                         raise broker.refused or UnreachableError(f"{url} hung up")
@@ -406,8 +406,12 @@ class EventRoamer:
             await asyncio.gather(broker.reader, return_exceptions=True)
         await broker.socket.close()
 
-    async def _ask(self, broker: _Broker, stream: EventStream, previous: str = "") -> None:
+    async def _ask(
+        self, broker: _Broker, stream: EventStream, previous: str = "", why: str = ""
+    ) -> None:
         modulated = stream.modulated
+        if previous == broker.node:
+            previous = ""
         await broker.send(
             {
                 "type": "subscribe_events",
@@ -415,7 +419,8 @@ class EventRoamer:
                 "filter": stream.where,
                 "vector": dict(stream.cursor.vector),
                 "place": self._place,
-                "previous": previous if previous != broker.node else "",
+                "previous": previous,
+                **({"why": why} if previous else {}),
                 "attachment": [self._start_us, self._counter],
                 "expires_s": stream.expires_s,
                 **({} if modulated is None else modulated.goes_to(broker.node)),
@@ -431,7 +436,7 @@ class EventRoamer:
                     return
                 for url in dict.fromkeys((broker.url, *self._urls)):
                     try:
-                        made = await self._open(url, broker if url != broker.url else None)
+                        made = await self._open(url, broker if url != broker.url else None, "lost")
                     except UnreachableError:
                         continue
                     except RoamcastError as error:

@@ -266,6 +266,32 @@ def test_what_a_program_shows_and_watches_goes_where_its_place_is_served(nodes: 
     asyncio.run(scene())
 
 
+def test_here_means_the_place_where_one_is_at_each_node(nodes: Pair) -> None:
+    a, b = nodes
+
+    async def scene() -> None:
+        async with connect(f"{a.url},{b.url}", a.operator, device="here", near="place") as me:
+            await me.report(ROOMS["a"])
+            stream = await me.subscribe("within(place, here('building'))")
+            while {"a", "b"} - stream.vector.keys():
+                await asyncio.sleep(0.01)
+
+            async def hears(*published: tuple[str, int]) -> int:
+                for node, number in published:
+                    await me.publish_event(ROOMS[node], number=number)
+                async with asyncio.timeout(60):
+                    return int(str((await anext(stream)).context.attributes["number"]))
+
+            assert await hears(("b", 31), ("a", 32)) == 32
+            await me.report(ROOMS["b"])
+            async with asyncio.timeout(60):
+                while me.broker != b.url:
+                    await asyncio.sleep(0.01)
+            assert await hears(("a", 33), ("b", 34)) == 34
+
+    asyncio.run(scene())
+
+
 @pytest.mark.soak
 def test_a_sleeper_of_a_minute_gets_all_events_and_past_the_log_the_gap(tmp_path: Path) -> None:
     with two_nodes(tmp_path, "[events]\nlog_s = 90\n") as (a, _):

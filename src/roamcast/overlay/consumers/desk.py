@@ -264,7 +264,8 @@ class EventDesk(Part):
             given.trail,
         )
         # Modulators begin once their state is here and on disk: `standing` says when.
-        attach = self._attach(made, 0 if given.modulators else given.ticket, given.previous)
+        ticket = 0 if given.modulators else given.ticket
+        attach = self._attach(made, ticket, given.previous, given.why)
         self._check_attach(attach, now)
         self._change_price(session, None if known is None else known.filter, wanted)
         self._wake(name)
@@ -327,7 +328,7 @@ class EventDesk(Part):
         return rewritten(given.wanted, (given.place,), level), given.wanted
 
     def _attach(
-        self, attended: Attended, ticket: int, previous: str = ""
+        self, attended: Attended, ticket: int, previous: str = "", why: str = ""
     ) -> AttachConsumer | AttachModulated:
         owner = digest(subject_of(attended.session))
         vector = pairs(attended.vector)
@@ -339,7 +340,7 @@ class EventDesk(Part):
             )  # fmt: skip
         return AttachConsumer(
             ticket, attended.name, owner, attended.attachment, attended.text, vector,
-            attended.place, previous,
+            attended.place, previous, why,
         )  # fmt: skip
 
     def _attached(self, given: ConsumerAttached | ModulatedAttached, now: int) -> list[Effect]:

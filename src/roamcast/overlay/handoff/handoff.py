@@ -68,6 +68,9 @@ from roamcast.overlay.topology.topology import NodeTopology
 STEPS_MAX: Final = 100_000
 """Consumers whose last step is remembered after they are gone; beyond, the oldest are not."""
 
+OWN_WISH: Final = "own wish"
+"""Why a consumer moved that does not say."""
+
 _Key = tuple[str, str, str]
 """A timer: what is due, for which consumer, at which node."""
 
@@ -230,6 +233,7 @@ class Handoff(Part):
             HandoffStep(name, "attached" if prepared else "normal", given.previous),
         ]
         if given.previous and given.previous != self.node:
+            effects.append(HandoffStep(name, f"moved: {given.why or OWN_WISH}", given.previous))
             arrived = HandoffArrived(
                 given.previous, self.node, name, StepNumber(given.attachment, 0)
             )
