@@ -61,6 +61,9 @@ from roamcast.transport.http import HttpClient
 FAREWELL_S: Final = 1.0
 """How long a closing session waits for the service to take its departures."""
 
+LIMIT_S: Final = 1.0
+"""With a limit, nothing comes for so long between two brokers: it counts in any second."""
+
 _DEVICE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 Point = tuple[float, float]
@@ -215,10 +218,16 @@ class Session(Asking):
                     for one in published:
                         await old.taken(one.vid)
             self._runner = made
-            made.adopt(old.give_up())
+            feeds = old.give_up()
+            made.adopt(feeds)
             for one in published:  # what is refused there has its place elsewhere
                 made.publish(one)
+            if not made.limited:
+                made.follow(feeds)
             await old.stop()
+            if made.limited:  # the two would send more than the limit in some second
+                await asyncio.sleep(LIMIT_S)
+                made.follow(feeds)
 
     async def change(
         self,
