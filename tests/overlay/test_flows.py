@@ -382,6 +382,45 @@ def test_a_vector_of_the_far_future_is_told_and_set_right() -> None:
     assert [one.upto.number for _, one in net.out if isinstance(one, EventsDelivered)][-1:] == [1]
 
 
+@pytest.mark.parametrize("buffered", [False, True])
+def test_a_vector_of_the_far_future_is_told_also_where_its_filter_stands(buffered: bool) -> None:
+    """Because another one wants the same, or because its own home has prepared for it."""
+    net = line("a", "b")
+    epoch = net.nodes["a"].overlay.flows.log.epoch
+    name = "reader" if buffered else "other"
+    net.give("b", SubscribeEvents(0, name, RED, (), buffered=buffered))
+    net.run(500_000)
+    subscribe(net, "b", "reader", vector=(("a", Position(epoch, 999)),))
+    net.run(1_000_000)
+    assert [one.reason for one in lost(net, "reader")] == [
+        "the vector lies beyond the end of the log"
+    ]
+    publish(net, "a", 1)
+    net.run(500_000)
+    assert numbers(net, "reader") == [1]
+    assert all(net.nodes[name].overlay.flows.idle() for name in "ab")
+
+
+def test_who_is_a_little_ahead_of_its_home_is_told_of_no_loss() -> None:
+    net = line("a", "b", "c")
+    subscribe(net, "b", "other")
+    subscribe(net, "a", "reader")
+    net.run(500_000)
+    net.cut |= {("a", "b"), ("b", "a")}
+    publish(net, "a", 1)
+    net.run(100_000)
+    cursor = ConsumerCursor()
+    assert numbers(net, "reader", cursor) == [1]
+    net.give("a", UnsubscribeEvents("reader"))
+    subscribe(net, "b", "reader", vector=cursor.pairs)
+    net.run(500_000)
+    net.cut.clear()
+    publish(net, "a", 2)
+    net.run(5_000_000)
+    assert not lost(net, "reader")
+    assert numbers(net, "reader", cursor)[-1:] == [2]
+
+
 def test_a_megabyte_travels_in_chunks_and_one_byte_more_is_refused() -> None:
     net = line("a", "b", "c")
     subscribe(net, "c", "reader")

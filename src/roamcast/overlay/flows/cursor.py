@@ -57,7 +57,8 @@ class ConsumerCursor:
     def lost(self, given: EventsLost) -> bool:
         """Move over what is lost; return whether it was lost to this consumer."""
         known = self.vector.get(given.origin)
-        if known is not None and not given.after <= known < given.upto:
+        back = given.upto < given.after == known  # it lay beyond the end of the log
+        if known is not None and not back and not given.after <= known < given.upto:
             return False
         self.vector[given.origin] = given.upto
         return True
