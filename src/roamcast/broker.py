@@ -527,8 +527,7 @@ class Broker(Router):
         self.drain = Drain(
             self._hub,
             consumers_of=desk.consumers_of,
-            attended=desk.attended,
-            has=desk.__contains__,
+            consumers=desk.consumers,
             prepared=handoff.prepared,
             nodes=self._other_nodes,
         )

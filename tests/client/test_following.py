@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from roamcast.client import session as client_session
+from roamcast.client import following
 from roamcast.client.runner import Runner
 from roamcast.client.session import Session
 from roamcast.client.views import Feed
@@ -54,8 +54,8 @@ def test_with_a_limit_a_second_without_anything_lies_between_two_brokers(
         session._moving = asyncio.Lock()
         session._runner = old  # type: ignore[assignment]
         session._follow = lambda _: made  # type: ignore[assignment,return-value]
-        monkeypatch.setattr(client_session, "asyncio", SimpleNamespace(**vars(asyncio)))
-        monkeypatch.setattr(client_session.asyncio, "sleep", sleep)
+        monkeypatch.setattr(following, "asyncio", SimpleNamespace(**vars(asyncio)))
+        monkeypatch.setattr(following.asyncio, "sleep", sleep)
         await session._map_to(THERE)
 
     asyncio.run(scene())

@@ -7,7 +7,7 @@ elsewhere from their last id. Nobody waits for those who sleep: they come back b
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Final
 
 import msgspec
@@ -21,6 +21,7 @@ from roamcast.model.events import Acknowledged, Failed, SessionClosed
 from roamcast.model.machine import Effect, Input
 from roamcast.model.parts import Forward, Occupancy, Part, Timers
 from roamcast.model.time import MICROSECONDS
+from roamcast.overlay.consumers.attended import Attended
 from roamcast.overlay.handoff.events import ConsumerGone, PrepareNext
 
 PATIENCE_US: Final = 2_000_000
@@ -76,22 +77,17 @@ class Drain(Part):
         hub: Hub,
         *,
         consumers_of: Callable[[str], Collection[str]],
-        attended: Callable[[Collection[str]], int],
-        has: Callable[[str], bool],
+        consumers: Mapping[str, Attended],
         prepared: Callable[[str, str], bool],
         nodes: Callable[[], dict[str, str]],
     ) -> None:
-        """`nodes`: the other nodes in reach, and where people reach each.
-
-        `attended` counts the consumers that are awake, or among these; `has`: whether one is here.
-        """
+        """`nodes`: the other nodes in reach, and where people reach each."""
         self.timers: Timers[tuple[str, str]] = Timers()
         self.to: tuple[str, ...] = ()
         """Where everybody goes; empty: nobody has to."""
         self._hub = hub
         self._consumers_of = consumers_of
-        self._attended = attended
-        self._has = has
+        self._consumers = consumers
         self._prepared = prepared
         self._nodes = nodes
         self._rate = 1.0
@@ -112,7 +108,9 @@ class Drain(Part):
     def view(self) -> DrainView:
         """Say how far it has come."""
         sessions = sum(one.form == "json" for one in self._hub.sessions.values())
-        consumers = self._attended(self._leaving)
+        consumers = sum(
+            one.state != "asleep" or name in self._leaving for name, one in self._consumers.items()
+        )
         return DrainView(bool(self.to), sessions, consumers, self._moved, self._lost, self._streams)
 
     def occupancy(self) -> Occupancy:
@@ -173,7 +171,7 @@ class Drain(Part):
             elif what == "look":
                 effects += self._look(name, now)
             elif self._leaving.pop(name, None) is not None:
-                self._lost += self._has(name)  # else it has ended by itself
+                self._lost += name in self._consumers  # else it has ended by itself
         return effects
 
     def _prepare(self, now: int) -> list[Effect]:
