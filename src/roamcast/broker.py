@@ -527,7 +527,7 @@ class Broker(Router):
         self.drain = Drain(
             self._hub,
             consumers_of=desk.consumers_of,
-            consumers=desk.__len__,
+            consumers=desk.consumers,
             prepared=handoff.prepared,
             nodes=self._other_nodes,
         )

@@ -69,7 +69,7 @@ def test_a_drain_may_be_slower_than_a_session_a_second(rate: float, taken: bool)
     drain = Drain(
         HUB,
         consumers_of=lambda _: (),
-        consumers=lambda: 0,
+        consumers={},
         prepared=lambda *_: True,
         nodes=lambda: {"b": ""},
     )

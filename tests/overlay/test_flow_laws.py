@@ -9,7 +9,7 @@ from roamcast.overlay.flows.cursor import ConsumerCursor, ProducerCursor
 from roamcast.overlay.flows.events import EventsDelivered, EventsStanding
 from roamcast.overlay.flows.log import OriginLog
 from roamcast.overlay.flows.messages import BATCH_BYTES, Event
-from roamcast.overlay.flows.reader import LogInterval, LogReader, Numbers
+from roamcast.overlay.flows.reader import NUMBERS_MAX, LogInterval, LogReader, Numbers
 from roamcast.overlay.flows.vector import Position, covers, merge, pairs
 from roamcast.overlay.flows.writing import LogWriter
 
@@ -106,6 +106,17 @@ def test_numbers_drop_what_was_sent_again(sent: list[tuple[str, int]]) -> None:
         fresh = numbers.is_new(Event(producer, 1, number, BODY))
         assert fresh == (number > last.get(producer, 0))
         last[producer] = max(number, last.get(producer, 0))
+
+
+@given(st.lists(st.tuples(st.sampled_from("pq"), st.integers(0, 5_000)), max_size=20))
+def test_numbers_that_may_be_late_come_once_each(sent: list[tuple[str, int]]) -> None:
+    numbers = Numbers()
+    had: dict[str, set[int]] = {"p": set(), "q": set()}
+    for producer, number in sent:
+        fresh = numbers.is_new(Event(producer, 1, number, BODY), late=True)
+        known = number > max(had[producer], default=0) - NUMBERS_MAX
+        assert fresh == (known and number not in had[producer])
+        had[producer].add(number)
 
 
 def test_numbers_of_too_many_producers_are_forgotten() -> None:

@@ -319,6 +319,57 @@ def test_what_is_needed_and_never_comes_is_given_up() -> None:
     assert numbers(net, "reader") == [1, 2]
 
 
+def after_a_move_from_out_of_reach(net: Net) -> None:
+    """A producer publishes at a, which nobody reaches, and from then on at c."""
+    net.cut |= {("a", "b"), ("b", "a")}
+    at = next(one.at for one in publish(net, "a", 1) if isinstance(one, EventPublished))
+    for number in range(2, 8):
+        publish(net, "c", number, needs=(("a", at),))
+
+
+def test_who_is_waited_for_in_vain_is_waited_for_once() -> None:
+    net = line("a", "b", "c")
+    subscribe(net, "b", "reader")
+    net.run(500_000)
+    after_a_move_from_out_of_reach(net)
+    net.run(QUICK.hold_us + 500_000)
+    assert numbers(net, "reader") == [2, 3, 4, 5, 6, 7]
+    subscribe(net, "b", "newcomer", ALL)
+    net.run(1_000_000)
+    publish(net, "c", 8, needs=(("a", Position(EPOCH, 1)),))
+    net.run(500_000)
+    assert numbers(net, "newcomer") == [8]
+
+
+def test_what_was_waited_for_in_vain_comes_late_and_is_told_so() -> None:
+    net = line("a", "b", "c")
+    subscribe(net, "b", "reader")
+    net.run(500_000)
+    after_a_move_from_out_of_reach(net)
+    net.run(QUICK.hold_us + 500_000)
+    net.cut.clear()
+    net.run(5_000_000)
+    publish(net, "a", 7)  # sent again at another node
+    publish(net, "c", 8)
+    net.run(1_000_000)
+    cursor = ConsumerCursor()
+    assert numbers(net, "reader", cursor) == [2, 3, 4, 5, 6, 7, 1, 8]
+    assert cursor.late == 1
+
+
+def test_an_earlier_life_of_a_producer_that_comes_after_the_next_one_is_not_dropped() -> None:
+    net = line("a", "b", "c")
+    subscribe(net, "b", "reader")
+    net.run(500_000)
+    net.cut |= {("a", "b"), ("b", "a")}
+    publish(net, "a", 7)
+    publish(net, "c", 1, life=2)
+    net.run(500_000)
+    net.cut.clear()
+    net.run(5_000_000)
+    assert numbers(net, "reader") == [1, 7]
+
+
 def test_a_vector_of_the_far_future_is_told_and_set_right() -> None:
     net = line("a", "b")
     epoch = net.nodes["a"].overlay.flows.log.epoch
@@ -329,6 +380,45 @@ def test_a_vector_of_the_far_future_is_told_and_set_right() -> None:
     publish(net, "a", 1)
     net.run(500_000)
     assert [one.upto.number for _, one in net.out if isinstance(one, EventsDelivered)][-1:] == [1]
+
+
+@pytest.mark.parametrize("buffered", [False, True])
+def test_a_vector_of_the_far_future_is_told_also_where_its_filter_stands(buffered: bool) -> None:
+    """Because another one wants the same, or because its own home has prepared for it."""
+    net = line("a", "b")
+    epoch = net.nodes["a"].overlay.flows.log.epoch
+    name = "reader" if buffered else "other"
+    net.give("b", SubscribeEvents(0, name, RED, (), buffered=buffered))
+    net.run(500_000)
+    subscribe(net, "b", "reader", vector=(("a", Position(epoch, 999)),))
+    net.run(1_000_000)
+    assert [one.reason for one in lost(net, "reader")] == [
+        "the vector lies beyond the end of the log"
+    ]
+    publish(net, "a", 1)
+    net.run(500_000)
+    assert numbers(net, "reader") == [1]
+    assert all(net.nodes[name].overlay.flows.idle() for name in "ab")
+
+
+def test_who_is_a_little_ahead_of_its_home_is_told_of_no_loss() -> None:
+    net = line("a", "b", "c")
+    subscribe(net, "b", "other")
+    subscribe(net, "a", "reader")
+    net.run(500_000)
+    net.cut |= {("a", "b"), ("b", "a")}
+    publish(net, "a", 1)
+    net.run(100_000)
+    cursor = ConsumerCursor()
+    assert numbers(net, "reader", cursor) == [1]
+    net.give("a", UnsubscribeEvents("reader"))
+    subscribe(net, "b", "reader", vector=cursor.pairs)
+    net.run(500_000)
+    net.cut.clear()
+    publish(net, "a", 2)
+    net.run(5_000_000)
+    assert not lost(net, "reader")
+    assert numbers(net, "reader", cursor)[-1:] == [2]
 
 
 def test_a_megabyte_travels_in_chunks_and_one_byte_more_is_refused() -> None:

@@ -116,8 +116,26 @@ def square(path: str, west: float, *neighbours: str, drawn: bool = True) -> Plac
     return Place(path, "room", shape if drawn else None, neighbours)
 
 
-def test_a_session_that_says_where_it_is_lets_nodes_ahead_prepare() -> None:
-    """Between a western, an eastern and an upper node, of which the last has no shape."""
+class Middle:
+    """A session between a western, an eastern and an upper node, of which the last has no shape."""
+
+    def __init__(self, events: EventSettings) -> None:
+        self.broker = middle(events)
+        self.session = "ann#phone"
+        self.broker.receive(OpenSession(1, self.session, Viewer("ann")), 1)
+        subscribe = SubscribeSessionEvents(2, self.session, "all", Filter.parse("true"))
+        self.broker.receive(subscribe, 1)
+
+    def asked(self, point: tuple[float, float] | None, seconds: int) -> set[str]:
+        """Report a point, or none; give the nodes that prepare."""
+        report = ReportSessionPlace(self.session, "mid/1", point)
+        self.broker.receive(report, seconds * 1_000_000)
+        assert self.broker.overlay is not None
+        assert self.broker.overlay.handoff is not None
+        return set(next(iter(self.broker.overlay.handoff.locals.values())).asked)
+
+
+def middle(events: EventSettings) -> Broker:
     beside = ("east/1", "west/1", "above/1")
     places = Places(
         [
@@ -135,21 +153,27 @@ def test_a_session_that_says_where_it_is_lets_nodes_ahead_prepare() -> None:
         load=lambda _: {},
         map_settings=MapSettings(),
         places=places,
-        event_settings=EventSettings(),
+        event_settings=events,
         overlay=OverlayNode("mid", key_pair("mid")[0], {}, lambda: 0.5, lambda: bytes(16)),
     )
     assert broker.overlay is not None
     assert broker.overlay.handoff is not None
     broker.overlay.feeding.node_at = lambda place: place.split("/")[0]  # type: ignore[method-assign]
-    session = "ann#phone"
-    broker.receive(OpenSession(1, session, Viewer("ann")), 1)
-    broker.receive(SubscribeSessionEvents(2, session, "all", Filter.parse("true")), 1)
-    locals_ = broker.overlay.handoff.locals
+    return broker
 
-    def asked(point: tuple[float, float] | None, seconds: int) -> set[str]:
-        broker.receive(ReportSessionPlace(session, "mid/1", point), seconds * 1_000_000)
-        return set(next(iter(locals_.values())).asked)
 
+def test_a_session_that_says_where_it_is_lets_nodes_prepare_that_people_go_on_to() -> None:
+    known = Transitions(5, {"mid/1": {"east/1": 80, "west/1": 15, "above/1": 5}})
+    assert Middle(EventSettings(transitions=known)).asked(None, 1) == {"east", "west"}
+    many = EventSettings(transitions=known, transitions_least=0.5)
+    assert Middle(many).asked(None, 1) == {"east"}
+    elsewhere = EventSettings(transitions=Transitions(5, {"mid/2": {"east/1": 80}}))
+    assert Middle(elsewhere).asked(None, 1) == {"east", "west", "above"}
+
+
+def test_a_session_that_says_where_it_is_lets_nodes_ahead_prepare() -> None:
+    one = Middle(EventSettings())
+    broker, session, asked = one.broker, one.session, one.asked
     assert asked(None, 1) == {"east", "west", "above"}
     assert asked(metres(12, 5), 2) == {"east", "west", "above"}
     assert asked(metres(16, 5), 4) == {"east", "above"}

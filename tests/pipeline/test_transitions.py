@@ -25,10 +25,14 @@ COUNTS = {"a/1": {"a/2": 10}, "a/2": {"b/1": 6}}
 """Four who went to c are below k."""
 
 
+TO_AND_FRO = ["d/1", "d/2"] * 10
+"""One who goes so often is still one."""
+
+
 def archive(folder: Path) -> Path:
     steps = [
         Context(f"v{who}", place, None, {}, BEGIN + 1_000_000 * at, BEGIN + 1_000_000 * (at + 1))
-        for who, walk in enumerate(WALKS)
+        for who, walk in enumerate([*WALKS, TO_AND_FRO])
         for at, place in enumerate(walk)
     ]
     append(to_arrow(steps), folder)

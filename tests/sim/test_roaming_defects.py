@@ -16,12 +16,14 @@ from roamcast.overlay.flows.log import OriginLog
 from roamcast.overlay.flows.messages import Event, Flow
 from roamcast.overlay.flows.reader import LogReader, Numbers
 from roamcast.overlay.flows.relay import RelayLink
+from roamcast.overlay.flows.vector import covers
 from roamcast.overlay.flows.waves import Waves
 from roamcast.overlay.handoff.events import AttachConsumer
 from roamcast.overlay.handoff.handoff import Handoff
+from roamcast.overlay.handoff.messages import StepNumber
 from roamcast.sim.scenario import Narrowing, draw_scenario, narrow, play
 from roamcast.sim.workloads.roaming import RoamingWorkload
-from tests.overlay import test_flows
+from tests.overlay import test_flows, test_handoff
 from tests.planting import planted, refuted
 
 SEEDS = 1_000
@@ -145,6 +147,20 @@ def test_an_attachment_that_nobody_compares_is_found(monkeypatch: pytest.MonkeyP
     assert found(FIRST["attachment"]) == CREDENTIAL
 
 
+def test_a_late_cancel_that_counts_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trap 21: events survive it by their vector, so a walk looks."""
+
+    real = Handoff._hear
+
+    def trusting(self: Handoff, consumer: str, newest: StepNumber) -> bool:
+        real(self, consumer, newest)
+        return True
+
+    monkeypatch.setattr(Handoff, "_hear", trusting)
+    with refuted():
+        test_handoff.test_a_late_cancel_ends_nothing()
+
+
 def test_a_virtual_consumer_for_whoever_claims_it_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -240,6 +256,36 @@ def test_a_fetch_that_keeps_the_delay_of_doubt_is_found() -> None:
     where = "roamcast.overlay.flows.home:Home.fetches"
     with planted(where, "key not in self._asked", "key not in self._fetching"), refuted():
         test_flows.test_a_restart_of_the_node_between_two_others_is_a_short_silence(1_000_000)
+
+
+def test_a_wait_that_begins_anew_for_each_event_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def patient(self: LogReader, vector: Any, event: Event) -> list[str]:
+        del self
+        return [origin for origin, at in event.needs if not covers(vector, ((origin, at),))]
+
+    monkeypatch.setattr(LogReader, "_lacking", patient)
+    with refuted():
+        test_flows.test_who_is_waited_for_in_vain_is_waited_for_once()
+
+
+def test_a_late_event_that_is_taken_for_a_repetition_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    real = Numbers.is_new
+
+    def strict(self: Numbers, event: Event, *, late: bool = False) -> bool:
+        del late
+        return real(self, event)
+
+    monkeypatch.setattr(Numbers, "is_new", strict)
+    with refuted():
+        test_flows.test_what_was_waited_for_in_vain_comes_late_and_is_told_so()
+
+
+def test_a_vector_that_nobody_looks_at_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Home, "_look_ahead", lambda *_: None)
+    with refuted():
+        test_flows.test_a_vector_of_the_far_future_is_told_also_where_its_filter_stands(False)
 
 
 FIRST = {

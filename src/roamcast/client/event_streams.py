@@ -130,6 +130,14 @@ class EventStream:
         return dict(self.cursor.vector)
 
     @property
+    def late(self) -> int:
+        """How many events came after a later one of their producer.
+
+        The node that they were published at was out of reach for longer than a broker waits.
+        """
+        return self.cursor.late
+
+    @property
     def broker(self) -> str:
         """The address of the broker that serves it."""
         return self.broker_of()

@@ -43,7 +43,7 @@ from roamcast.model.machine import Draw
 from roamcast.model.wire import FRAME_BYTES_MAX
 from roamcast.overlay.flows.cursor import ProducerCursor
 from roamcast.overlay.flows.events import EventsLost, EventsStanding
-from roamcast.overlay.flows.vector import Position, merge, numbers_between
+from roamcast.overlay.flows.vector import Pairs, Position, merge, numbers_between
 from roamcast.transport.address import ServiceAddress
 
 UNANSWERED_MAX: Final = 256
@@ -55,6 +55,8 @@ LET_GO_S: Final = 1.0
 """With a limit, how long an old broker may go on while a new one prepares (trap 23)."""
 
 MOVED: Final = 421
+ELSEWHERE: Final = (403, 409)
+"""Another program is served under this name: by another credential, or by one that began later."""
 _decode = msgspec.json.Decoder(say.Answer).decode
 _encode = msgspec.json.Encoder().encode
 
@@ -281,7 +283,7 @@ class EventRoamer:
                 return True
             began = asyncio.get_running_loop().time()
             try:
-                made = await self._open(url, old)
+                made = await self._open(url, old, why)
             except RoamcastError:
                 return False
             gap_s = 0.0 if old is not None else asyncio.get_running_loop().time() - began
@@ -330,7 +332,7 @@ class EventRoamer:
                 problem = error
         raise problem
 
-    async def _open(self, url: str, old: _Broker | None) -> _Broker:
+    async def _open(self, url: str, old: _Broker | None, why: str = "") -> _Broker:
         """Open a session, and let all subscriptions stand there."""
         scheme, rest = url.split("://", 1)
         query = urlencode({"device": self._device})
@@ -368,7 +370,7 @@ class EventRoamer:
                         self._spawn(self._let_go(old, broker))
                 previous = "" if old is None else old.node
                 for stream in self._streams.values():
-                    await self._ask(broker, stream, previous)
+                    await self._ask(broker, stream, previous, why)
                 while not self._streams.keys() <= broker.standing:
                     if broker.refused is not None or broker.reader.done():
                         raise broker.refused or UnreachableError(f"{url} hung up")
@@ -404,8 +406,12 @@ class EventRoamer:
             await asyncio.gather(broker.reader, return_exceptions=True)
         await broker.socket.close()
 
-    async def _ask(self, broker: _Broker, stream: EventStream, previous: str = "") -> None:
+    async def _ask(
+        self, broker: _Broker, stream: EventStream, previous: str = "", why: str = ""
+    ) -> None:
         modulated = stream.modulated
+        if previous == broker.node:
+            previous = ""
         await broker.send(
             {
                 "type": "subscribe_events",
@@ -413,7 +419,8 @@ class EventRoamer:
                 "filter": stream.where,
                 "vector": dict(stream.cursor.vector),
                 "place": self._place,
-                "previous": previous if previous != broker.node else "",
+                "previous": previous,
+                **({"why": why} if previous else {}),
                 "attachment": [self._start_us, self._counter],
                 "expires_s": stream.expires_s,
                 **({} if modulated is None else modulated.goes_to(broker.node)),
@@ -429,7 +436,7 @@ class EventRoamer:
                     return
                 for url in dict.fromkeys((broker.url, *self._urls)):
                     try:
-                        made = await self._open(url, broker if url != broker.url else None)
+                        made = await self._open(url, broker if url != broker.url else None, "lost")
                     except UnreachableError:
                         continue
                     except RoamcastError as error:
@@ -482,7 +489,7 @@ class EventRoamer:
                 self._news(broker, self._streams[re], message)
             case say.EventStored(re, origin, at):
                 self._published(int(re[1:]), origin, Position(*at))
-            case say.ConsumerElsewhere(_, _, url) if broker is self._broker and url:
+            case say.ConsumerElsewhere(_, _, url) if broker is self._broker:
                 self._spawn(self._sent_elsewhere(broker, url.rstrip("/")))
             case say.SessionProblem():
                 self._problem(broker, message)
@@ -501,14 +508,14 @@ class EventRoamer:
 
     async def _sent_elsewhere(self, broker: _Broker, url: str) -> None:
         """Go where a broker says; if that does not work, come back with what it may have given."""
-        if url in self._urls and not await self.move(url, "told") and self._broker is broker:
-            for stream in self._streams.values():
-                if stream.modulated is not None:
-                    await self._ask(broker, stream)
+        moved = url in self._urls and await self.move(url, "told")
+        if not moved and self._broker is broker:
+            for stream in [*self._streams.values()]:
+                await self._ask(broker, stream)
 
     async def _events(self, broker: _Broker, stream: EventStream, frame: say.EventsFrame) -> None:
         after, upto = Position(*frame.after), Position(*frame.upto)
-        events = [(one.position, one) for one in frame.events]
+        events = [(one.position, _needs(one), one) for one in frame.events]
         fresh = stream.cursor.fresh(frame.origin, after, upto, events)
         if fresh is None:
             await self._ask(broker, stream)
@@ -542,7 +549,13 @@ class EventRoamer:
             if problem.status == MOVED and self._near == "place" and broker is self._broker:
                 self._spawn(self.move(url.rstrip("/"), "place"))
         elif problem.re in self._streams:
-            broker.refused = error
+            stream = self._streams[problem.re]
+            served = broker is self._broker and stream.standing.is_set()
+            if served and problem.status in ELSEWHERE:
+                del self._streams[problem.re]
+                stream.end(error)
+            else:
+                broker.refused = error
             broker.changed.set()
         elif problem.re[:1] == "p" and problem.re[1:].isdecimal():
             known = self._waiting.get(int(problem.re[1:]))
@@ -556,6 +569,13 @@ class EventRoamer:
         task = asyncio.get_running_loop().create_task(run())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _needs(event: say.SessionEvent) -> Pairs:
+    """Give what comes before an event at other nodes, of those that walk."""
+    if event.needs is msgspec.UNSET:
+        return ()
+    return tuple((origin, Position(*at)) for origin, at in event.needs.items())
 
 
 async def _first(*waits: Awaitable[Any]) -> None:

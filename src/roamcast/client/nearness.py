@@ -6,7 +6,9 @@ In: the addresses that a program gave. Out: moves, or what its home is told of t
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
+
+from roamcast.errors import InputError
 
 BETTER: Final = 0.8
 BETTER_S: Final = 10.0
@@ -16,8 +18,17 @@ PROBE_S: Final = 2.0
 PROBES: Final = 5
 """Of so many answering times the shortest counts for homes: a busy moment moves nobody."""
 
-Near = Literal["", "place", "latency", "home"] | Callable[[Sequence[str], str], str]
+Way = Literal["", "place", "latency", "home"]
+NEAR: Final = get_args(Way)
+Near = Way | Callable[[Sequence[str], str], str]
 """How the broker is chosen: by place, by answering time, by brokers, or by a function of all."""
+
+
+def check_near(near: Near) -> None:
+    """Raise InputError for a way to choose that is not known."""
+    if not callable(near) and near not in NEAR:
+        known = ", ".join(repr(one) for one in NEAR if one)
+        raise InputError(f"near is one of {known}, or a function, not {near!r}")
 
 
 class BrokerSearch:

@@ -58,6 +58,8 @@ class Runner:
         interface: str = "",
         tls: ssl.SSLContext | None = None,
     ) -> None:
+        self.limited = limit_bytes > 0
+        """Whether a service may send here only so much in a second."""
         self.clock = RemoteClock()
         self.session = ClientSession(draw=draw, limit_bytes=limit_bytes, contexts_max=contexts_max)
         self.driver = Driver(self.session, clock=self.clock.now, carry=self._carry)
@@ -167,11 +169,16 @@ class Runner:
         return list(feeds.values())
 
     def adopt(self, feeds: Iterable[Feed]) -> None:
-        """Let readers of another runner's feeds go on here: they are told what differs."""
+        """Let readers of another runner's feeds go on here, once `follow` asks for them."""
         for feed in feeds:
             feed.inbox.renew()
             self._feeds[feed.name] = feed
-            self.driver.give(SubscribeFilter(feed.name, feed.filter.source))
+
+    def follow(self, feeds: Iterable[Feed]) -> None:
+        """Ask for what was adopted and is read still: readers are told what differs."""
+        for feed in feeds:
+            if self._feeds.get(feed.name) is feed and self._over is None:
+                self.driver.give(SubscribeFilter(feed.name, feed.filter.source))
 
     def unsubscribe(self, name: str) -> None:
         """End a subscription."""

@@ -20,9 +20,10 @@ from roamcast.client.connecting import Connecting
 from roamcast.client.event_streams import BrokerChange, EventStream, Modulator
 from roamcast.client.events import EventRoamer, TokenOf
 from roamcast.client.everywhere import EverywhereViews
+from roamcast.client.following import go_on, withdraw
 from roamcast.client.inbox import MailInbox, OpenedMail
 from roamcast.client.items import Items
-from roamcast.client.nearness import Near
+from roamcast.client.nearness import Near, check_near
 from roamcast.client.own_vids import OwnVids, keys_path
 from roamcast.client.reaching import Reaching
 from roamcast.client.runner import Runner
@@ -57,9 +58,6 @@ from roamcast.transport.address import (
 )
 from roamcast.transport.driver import wall_clock
 from roamcast.transport.http import HttpClient
-
-FAREWELL_S: Final = 1.0
-"""How long a closing session waits for the service to take its departures."""
 
 _DEVICE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -208,17 +206,10 @@ class Session(Asking):
             except UnreachableError:
                 return  # it is not there: this one goes on
             published = list(old.published.values())
-            with suppress(TimeoutError, RoamcastError):
-                async with asyncio.timeout(FAREWELL_S):
-                    for one in published:
-                        old.unpublish(one.vid)
-                    for one in published:
-                        await old.taken(one.vid)
+            with suppress(RoamcastError):
+                await withdraw(old)
             self._runner = made
-            made.adopt(old.give_up())
-            for one in published:  # what is refused there has its place elsewhere
-                made.publish(one)
-            await old.stop()
+            await go_on(published, old, made)
 
     async def change(
         self,
@@ -420,14 +411,7 @@ class Session(Asking):
         runner = self._runner
         try:
             if self.connected:
-                async with asyncio.timeout(FAREWELL_S):
-                    vids = list(runner.published)
-                    for vid in vids:
-                        runner.unpublish(vid)
-                    for vid in vids:
-                        await runner.taken(vid)
-        except TimeoutError:
-            pass  # the service will notice the silence
+                await withdraw(runner)
         finally:
             await self._events.close()
             if self._everywhere is not None:
@@ -513,6 +497,7 @@ def connect(
     """
     if device is not None and _DEVICE.fullmatch(device) is None:
         raise InputError("a device's name has 1 to 64 of the characters A-Z a-z 0-9 _ . -")
+    check_near(near)
     address = find(url, token, data=None if data is None else Path(data))
     trusted = address if trust is None else ServiceAddress(check_url(trust[0]), trust[1])
     path = keys_path(trusted) if keys is None else Path(keys)

@@ -47,6 +47,8 @@ def drain(
     if not over:
         typer.echo(f"{found['sessions']} sessions did not go: they read no `moved`", err=True)
         raise typer.Exit(1)
+    if found["lost"]:
+        raise typer.Exit(1)
 
 
 def undrain(node: NodeArgument, data: DataOption = None, json: JsonOption = False) -> None:
@@ -62,11 +64,17 @@ def where(
     """Say which nodes serve a client."""
     import msgspec
 
-    from roamcast.errors import NotFoundError
+    from roamcast.errors import NotFoundError, UnreachableError
 
-    nodes = run(asking(data).overlay())["nodes"]
-    found = [run(_at(data, one["url"]).where(client)) for one in nodes if one["url"]]
-    found = [one for one in found if one["devices"]]
+    found = []
+    for node in run(asking(data).overlay())["nodes"]:
+        try:
+            asked = run(_at(data, node["url"]).where(client)) if node["url"] else {"devices": ()}
+        except UnreachableError as error:  # it is taken out, perhaps: others know still
+            typer.echo(f"{node['node']} does not answer: {error}", err=True)
+            continue
+        if asked["devices"]:
+            found.append(asked)
     if json:
         typer.echo(msgspec.json.encode(found))
         return
@@ -105,4 +113,5 @@ def _say(found: dict[str, Any], json: bool) -> None:
     if json:
         typer.echo(msgspec.json.encode(found))
     else:
-        typer.echo(f"moved {found['moved']}, lost {found['lost']}")
+        streams = f", streams ended {found['streams']}" if found.get("streams") else ""
+        typer.echo(f"moved {found['moved']}, lost {found['lost']}{streams}")

@@ -1,7 +1,7 @@
 """Transition counts: from which place people went on to which, as a file that brokers read.
 
-Made from archives or journals (`roamcast pipeline plan transitions`); counts below k are not in it,
-so that no single person's walk shows.
+Made from archives or journals (`roamcast pipeline plan transitions`); what fewer than k walks have
+is not in it, so that no single one shows, however often it goes to and fro.
 """
 
 from collections.abc import Callable, Iterable

@@ -46,17 +46,19 @@ def visits(spark: "SparkSession", sources: Sequence[Path]) -> "DataFrame":
 
 
 def counted(walks: "DataFrame", k: int) -> "DataFrame":
-    """Count how often people went on from a place to another; fewer than k are left out."""
+    """Count who went on from where to where; what fewer than k walks have is left out."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
     walk = Window.partitionBy("vid").orderBy("at")
     placed = walks.where((f.col("place") != "") & f.col("place").isNotNull())
     moves = placed.select(
-        f.lag("place").over(walk).alias("origin"), f.col("place").alias("destination")
+        "vid", f.lag("place").over(walk).alias("origin"), f.col("place").alias("destination")
     ).where(f.col("origin") != f.col("destination"))
-    found = moves.groupBy("origin", "destination").agg(f.count("*").alias("count"))
-    return found.where(f.col("count") >= k)
+    found = moves.groupBy("origin", "destination").agg(
+        f.count("*").alias("count"), f.count_distinct("vid").alias("walks")
+    )
+    return found.where(f.col("walks") >= k).drop("walks")
 
 
 def transitions(spark: "SparkSession", sources: Sequence[Path], *, k: int) -> Transitions:

@@ -122,6 +122,7 @@ def test_a_walker_misses_nothing_between_brokers_of_which_one_is_drained(tmp_pat
             assert [(move.why, move.gap_s) for move in walker.moves] == [("place", 0.0)] * 4
             pages = [one.ask("GET", "/metrics", one.operator).body.decode() for one in (a, b)]
             assert any('what="handoff: attached"' in page for page in pages)
+            assert all('steps_total{what="handoff: moved: place"} 2.0' in page for page in pages)
 
             await producer.close()
             publishing = asyncio.create_task(publish(other))
@@ -137,6 +138,8 @@ def test_a_walker_misses_nothing_between_brokers_of_which_one_is_drained(tmp_pat
             await publishing
             assert await numbers(stream, COUNT) == list(range(COUNT))
             assert (walker.moves[-1].why, walker.moves[-1].gap_s) == ("told", 0.0)
+            page = b.ask("GET", "/metrics", b.operator).body.decode()
+            assert 'steps_total{what="handoff: moved: told"} 1.0' in page
             assert not (await asyncio.to_thread(command, a, "undrain", "a"))["draining"]
 
     with two_nodes(tmp_path) as (a, b):
@@ -166,6 +169,41 @@ def test_a_killed_broker_loses_nothing_that_was_acknowledged(tmp_path: Path) -> 
             assert {move.why for move in walker.moves} == {"lost"}
 
     with two_nodes(tmp_path) as (a, b):
+        asyncio.run(scene(a, b))
+
+
+def test_who_was_away_longer_than_the_log_is_told_and_sees_what_is_there(tmp_path: Path) -> None:
+    async def scene(a: RunningService, b: RunningService) -> None:
+        async with (
+            connect(a.url, a.operator, device="producer") as producer,
+            connect(b.url, a.operator, device="reader") as reader,
+        ):
+            stream = await reader.subscribe("true")
+            view = reader.watch("type = 'lamp'")
+            while {"a", "b"} - stream.vector.keys():
+                await asyncio.sleep(0.01)
+            await producer.publish_event("campus/a/1", number=1)
+            assert await numbers(stream, 1) == [1]
+            await asyncio.to_thread(b.kill)
+            await producer.publish_event("campus/a/1", number=2)
+            assert a.put("lamp", ROOMS["a"], type="lamp").status == 201
+            await asyncio.sleep(4)
+            await asyncio.to_thread(b.start)
+            async with asyncio.timeout(DEADLINE_S):
+                while stream.resumed:
+                    await asyncio.sleep(0.01)
+                await producer.publish_event("campus/a/1", number=3)
+                assert await numbers(stream, 1) == [3]
+                async for change in view:
+                    if change.vid == "lamp":
+                        break
+            (gap,) = stream.gaps
+            assert (gap.origin, gap.events_max) == ("a", 1)
+            assert "no longer reaches back" in gap.reason
+            page = b.ask("GET", "/metrics", b.operator).body.decode()
+            assert 'steps_total{what="flows: lost"} 1.0' in page
+
+    with two_nodes(tmp_path, "[events]\nlog_s = 2\n") as (a, b):
         asyncio.run(scene(a, b))
 
 

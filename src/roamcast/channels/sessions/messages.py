@@ -165,6 +165,9 @@ class PublishEventRequest(EventPublication, frozen=True, tag_field="type", tag="
     re: Re = ""
 
 
+WhyMoved = Literal["", "place", "latency", "chosen", "told", "lost"]
+
+
 class SubscribeEventsRequest(SessionRequest, frozen=True, tag="subscribe_events"):
     """Have every event that a filter matches; the same name again replaces it.
 
@@ -176,6 +179,7 @@ class SubscribeEventsRequest(SessionRequest, frozen=True, tag="subscribe_events"
     vector: Annotated[EventVector, Meta(description="from where on; from now on if empty")] = {}
     place: Annotated[str, Meta(max_length=PATH_LENGTH_MAX, description="where one is")] = ""
     previous: Annotated[str, Meta(max_length=100, description="the node one comes from")] = ""
+    why: Annotated[WhyMoved, Meta(description="why one left it, for the broker's metrics")] = ""
     attachment: Annotated[
         LogPosition | None,
         Meta(description="when the program began, and how many nodes it was at; raised at each"),
@@ -456,6 +460,10 @@ class SessionEvent(msgspec.Struct, frozen=True):
     number: Annotated[LogCount, Meta(description="among its producer's events")]
     feature: FeatureOutput
     data: Annotated[bytes, Meta(description="base64")] = b""
+    needs: Annotated[
+        EventVector | msgspec.UnsetType,
+        Meta(description="positions at other nodes that come before it"),
+    ] = msgspec.UNSET
 
 
 class EventsStand(

@@ -83,6 +83,7 @@ async def get_events(
     """
     del filter_text, filter_language
     service = service_of(request)
+    service.broker.check_newcomer()
     wanted = await read_filter(request)
     vector = read_vector(request.headers.get("last-event-id", "") or last_event_id)
     name = f"{request.auth.subject}#sse-{secrets.token_hex(8)}"

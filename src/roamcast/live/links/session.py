@@ -368,6 +368,7 @@ class SessionSocket:
                 Relocation(message.keeps_events, message.keeps_state),
                 Attachment(*message.served) if message.served is not None else Attachment(0, 0),
                 tuple(filter(None, message.trail)),
+                message.why,
             )
         )
 

@@ -114,7 +114,7 @@ class EventDesk(Part):
         self._standing = standing
         self._nodes = nodes
         self._frames = EventFrames()
-        self._consumers: dict[str, Attended] = {}
+        self.consumers: dict[str, Attended] = {}
         self._of_session: dict[str, dict[str, str]] = {}
         """Sessions → their subscriptions → consumers."""
         self._asleep: dict[str, dict[str, None]] = {}
@@ -166,8 +166,8 @@ class EventDesk(Part):
                 effects += self._release(name, now)
             elif what == LEFT:
                 self._left.pop(name, None)
-            elif name in self._consumers:
-                effects += self._forget(self._consumers[name])
+            elif name in self.consumers:
+                effects += self._forget(self.consumers[name])
         return effects
 
     def occupancy(self) -> Occupancy:
@@ -179,7 +179,7 @@ class EventDesk(Part):
         # A batch more than the mark, and the largest event with its context, in base64.
         room = settings.queue_bytes_max + 4 * DATA_BYTES_MAX
         return {
-            "consumers": (len(self._consumers), settings.flows.consumers_max),
+            "consumers": (len(self.consumers), settings.flows.consumers_max),
             "subscriptions of a session": (placed, settings.subscriptions_per_session_max),
             "asleep of one subject": (asleep, settings.sleeping_per_owner_max),
             "bytes waiting for a session": (waiting, room),
@@ -197,10 +197,10 @@ class EventDesk(Part):
 
     def modulated_of(self, session: str) -> list[str]:
         """Name those with modulators: they have homes."""
-        return [name for name in self.consumers_of(session) if self._consumers[name].specs]
+        return [name for name in self.consumers_of(session) if self.consumers[name].specs]
 
     def __len__(self) -> int:
-        return len(self._consumers)
+        return len(self.consumers)
 
     # --- publishing
 
@@ -236,7 +236,7 @@ class EventDesk(Part):
             raise LimitError(f"a session has at most {most} subscriptions of events")
         wanted, text = self._read(given)
         name = digest(session, given.subscription)
-        known = self._consumers.get(name)
+        known = self.consumers.get(name)
         begun = Attachment(now, 0) if known is None else known.attachment
         made = Attended(
             name,
@@ -256,11 +256,12 @@ class EventDesk(Part):
             given.trail,
         )
         # Modulators begin once their state is here and on disk: `standing` says when.
-        attach = self._attach(made, 0 if given.modulators else given.ticket, given.previous)
+        ticket = 0 if given.modulators else given.ticket
+        attach = self._attach(made, ticket, given.previous, given.why)
         self._check_attach(attach, now)
         self._change_price(session, None if known is None else known.filter, wanted)
         self._wake(name)
-        self._consumers[name] = made
+        self.consumers[name] = made
         self._of_session.setdefault(session, {})[given.subscription] = name
         if given.previous and opened.ledger is not None and not given.modulators:
             self._hold(session, name, opened.ledger, now)
@@ -276,7 +277,7 @@ class EventDesk(Part):
 
     def _released(self, given: ConsumerReleased, now: int) -> list[Effect]:
         """Count what the old home has sent; when all have stopped, go on from there."""
-        one = self._consumers.get(given.consumer)
+        one = self.consumers.get(given.consumer)
         waited = None if one is None else self._held.get(one.session)
         if one is None or waited is None or given.consumer not in waited:
             return []
@@ -295,7 +296,7 @@ class EventDesk(Part):
 
     def spent(self, consumer: str, now: int) -> Window:
         """Give what a consumer's client was sent in the last second, also if it went just now."""
-        one = self._consumers.get(consumer)
+        one = self.consumers.get(consumer)
         ledger = self._left.get(consumer) if one is None else self._hub.ledger_of(one.session)
         return () if ledger is None else ledger.window(now)
 
@@ -319,7 +320,7 @@ class EventDesk(Part):
         return rewritten(given.wanted, (given.place,), level), given.wanted
 
     def _attach(
-        self, attended: Attended, ticket: int, previous: str = ""
+        self, attended: Attended, ticket: int, previous: str = "", why: str = ""
     ) -> AttachConsumer | AttachModulated:
         owner = digest(subject_of(attended.session))
         vector = pairs(attended.vector)
@@ -331,12 +332,12 @@ class EventDesk(Part):
             )  # fmt: skip
         return AttachConsumer(
             ticket, attended.name, owner, attended.attachment, attended.text, vector,
-            attended.place, previous,
+            attended.place, previous, why,
         )  # fmt: skip
 
     def _attached(self, given: ConsumerAttached | ModulatedAttached, now: int) -> list[Effect]:
         del now
-        one = self._consumers.get(given.consumer)
+        one = self.consumers.get(given.consumer)
         if one is None:
             return []
         still = [self._detach(one)] if one.state == "still" else []
@@ -351,7 +352,7 @@ class EventDesk(Part):
         name = self._of_session.get(given.session, {}).get(given.subscription)
         if name is None:
             raise InputError(f"there is no subscription {given.subscription!r} of events to end")
-        return [*self._forget(self._consumers[name]), Acknowledged(given.ticket)]
+        return [*self._forget(self.consumers[name]), Acknowledged(given.ticket)]
 
     def _detach(self, attended: Attended, *, final: bool = False) -> Effect:
         if attended.specs:
@@ -368,7 +369,7 @@ class EventDesk(Part):
 
     def _drop(self, attended: Attended) -> None:
         self._wake(attended.name)
-        del self._consumers[attended.name]
+        del self.consumers[attended.name]
         self._standing.give_back(attended.session, attended.filter)
         own = self._of_session.get(attended.session, {})
         if own.get(attended.subscription) == attended.name:
@@ -379,7 +380,7 @@ class EventDesk(Part):
     def _wake(self, name: str) -> None:
         """Count a consumer as asleep no more."""
         self.timers.cancel((SLEEP, name))
-        one = self._consumers.get(name)
+        one = self.consumers.get(name)
         if one is not None and one.state == "asleep":
             subject = subject_of(one.session)
             del self._asleep[subject][name]
@@ -391,12 +392,12 @@ class EventDesk(Part):
         name = self._of_session.get(given.session, {}).get(given.subscription)
         if name is None:
             return []
-        one = self._consumers[name]
+        one = self.consumers[name]
         return [Forward(ConfirmModulated(name, one.attachment, given.vector))] if one.specs else []
 
     def _modulators(self, given: ModulatorsAnew | ModulatorsStopped, now: int) -> list[Effect]:
         """Say why modulators do not go on; stopped ones end their subscription."""
-        one = self._consumers.get(given.consumer)
+        one = self.consumers.get(given.consumer)
         if one is None:
             return []
         stopped = isinstance(given, ModulatorsStopped)
@@ -408,7 +409,7 @@ class EventDesk(Part):
 
     def _move(self, given: MoveClient, now: int) -> list[Effect]:
         """Ask a client to go to a better home; it is served here until it does."""
-        one = self._consumers.get(given.client)
+        one = self.consumers.get(given.client)
         if one is None:
             return []
         url = self._nodes().get(given.to, "")
@@ -417,7 +418,7 @@ class EventDesk(Part):
 
     def _gone(self, given: ConsumerGone | ServedElsewhere, now: int) -> list[Effect]:
         """A consumer is at another node, or was away too long."""
-        one, to = self._consumers.get(given.consumer), given.to
+        one, to = self.consumers.get(given.consumer), given.to
         if one is None:
             return []
         if one.state == "still" and not to:
@@ -450,8 +451,8 @@ class EventDesk(Part):
         toward = self._headings.toward(given.session, given.place, given.point, now)
         effects: list[Effect] = []
         for name in self._of_session.get(given.session, {}).values():
-            self._consumers[name].place = given.place
-            if not self._consumers[name].specs:
+            self.consumers[name].place = given.place
+            if not self.consumers[name].specs:
                 effects.append(Forward(ReportPlace(name, given.place, toward)))
         return effects
 
@@ -471,7 +472,7 @@ class EventDesk(Part):
         self.timers.cancel((HOLD, session))
         effects: list[Effect] = []
         for name in list(self._of_session.pop(session, {}).values()):
-            one = self._consumers[name]
+            one = self.consumers[name]
             held_us = one.expires_us
             if one.specs and one.relocation.state:  # what modulators know outlives a session
                 held_us = max(held_us, self.settings.homes.lease_us)
@@ -484,7 +485,7 @@ class EventDesk(Part):
             asleep = self._asleep.setdefault(subject_of(session), {})
             asleep[name] = None
             if len(asleep) > self.settings.sleeping_per_owner_max:
-                effects += self._forget(self._consumers[next(iter(asleep))])
+                effects += self._forget(self.consumers[next(iter(asleep))])
         return effects
 
     def _stalled(self, given: SessionSlow, now: int) -> list[Effect]:
@@ -500,7 +501,7 @@ class EventDesk(Part):
         """Let no more come for a session: the log has it."""
         effects: list[Effect] = []
         for name in self._of_session.get(session, {}).values():
-            one = self._consumers[name]
+            one = self.consumers[name]
             effects += self._silence(one)
             one.state = "still"
         return effects
@@ -513,7 +514,7 @@ class EventDesk(Part):
         if session in self._waiting:
             return effects
         for name in self._of_session.get(session, {}).values():
-            one = self._consumers[name]
+            one = self.consumers[name]
             if one.state == "still":
                 one.state = "served"
                 effects.append(Forward(self._attach(one, 0)))
@@ -522,7 +523,7 @@ class EventDesk(Part):
     # --- what consumers are told
 
     def _stands(self, given: EventsStanding, now: int) -> list[Effect]:
-        one, vector = self._consumers.get(given.consumer), dict(given.vector)
+        one, vector = self.consumers.get(given.consumer), dict(given.vector)
         if one is None:
             return []
         one.vector = merge(vector, one.vector)
@@ -531,7 +532,7 @@ class EventDesk(Part):
         return self._send(one, [frame], 0, now)
 
     def _delivered(self, given: EventsDelivered, now: int) -> list[Effect]:
-        one = self._consumers.get(given.consumer)
+        one = self.consumers.get(given.consumer)
         if one is None:
             return []
         one.vector[given.origin] = given.upto
@@ -540,7 +541,7 @@ class EventDesk(Part):
         return self._send(one, frames, len(given.events), now)
 
     def _lost(self, given: EventsLost, now: int) -> list[Effect]:
-        one = self._consumers.get(given.consumer)
+        one = self.consumers.get(given.consumer)
         if one is None:
             return []
         one.vector[given.origin] = given.upto

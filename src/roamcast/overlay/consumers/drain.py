@@ -2,16 +2,18 @@
 
 For each session the next node prepares its consumers; when they stand there, or after some
 patience, the session is told where to go. A consumer counts as moved when its new home says so.
+Who reads server-sent events is told and hung up on: nobody holds anything for them, they go on
+elsewhere from their last id. Nobody waits for those who sleep: they come back by their vector.
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Final
 
 import msgspec
 from msgspec import Meta
 
-from roamcast.channels.sessions.events import Frame
+from roamcast.channels.sessions.events import CutOff, Frame
 from roamcast.channels.sessions.hub import Hub
 from roamcast.channels.sessions.messages import ConsumerElsewhere
 from roamcast.errors import ConflictError, InputError, UnreachableError
@@ -19,6 +21,7 @@ from roamcast.model.events import Acknowledged, Failed, SessionClosed
 from roamcast.model.machine import Effect, Input
 from roamcast.model.parts import Forward, Occupancy, Part, Timers
 from roamcast.model.time import MICROSECONDS
+from roamcast.overlay.consumers.attended import Attended
 from roamcast.overlay.handoff.events import ConsumerGone, PrepareNext
 
 PATIENCE_US: Final = 2_000_000
@@ -51,10 +54,15 @@ class DrainView(msgspec.Struct, frozen=True):
 
     draining: bool
     sessions: Annotated[int, Meta(ge=0, description="sessions that are still here")] = 0
-    consumers: Annotated[int, Meta(ge=0, description="subscriptions of events still here")] = 0
+    consumers: Annotated[
+        int, Meta(ge=0, description="subscriptions of events still here, but for those asleep")
+    ] = 0
     moved: Annotated[int, Meta(ge=0, description="subscriptions that others serve now")] = 0
     lost: Annotated[
         int, Meta(ge=0, description="subscriptions that were told and no other node has seen")
+    ] = 0
+    streams: Annotated[
+        int, Meta(ge=0, description="streams of events that were told where to go, and ended")
     ] = 0
 
 
@@ -69,7 +77,7 @@ class Drain(Part):
         hub: Hub,
         *,
         consumers_of: Callable[[str], Collection[str]],
-        consumers: Callable[[], int],
+        consumers: Mapping[str, Attended],
         prepared: Callable[[str, str], bool],
         nodes: Callable[[], dict[str, str]],
     ) -> None:
@@ -89,7 +97,7 @@ class Drain(Part):
         """Sessions that are prepared for → the node, and when patience ends."""
         self._leaving: dict[str, str] = {}
         """Consumers that were told to go → where to."""
-        self._moved = self._lost = 0
+        self._moved = self._lost = self._streams = 0
 
     def check_newcomer(self) -> None:
         """Refuse whoever comes while the node is drained, and say where to go."""
@@ -100,7 +108,10 @@ class Drain(Part):
     def view(self) -> DrainView:
         """Say how far it has come."""
         sessions = sum(one.form == "json" for one in self._hub.sessions.values())
-        return DrainView(bool(self.to), sessions, self._consumers(), self._moved, self._lost)
+        consumers = sum(
+            one.state != "asleep" or name in self._leaving for name, one in self._consumers.items()
+        )
+        return DrainView(bool(self.to), sessions, consumers, self._moved, self._lost, self._streams)
 
     def occupancy(self) -> Occupancy:
         """How much is held of what, and the bound of each."""
@@ -142,11 +153,13 @@ class Drain(Part):
         if not given.rate > 0:
             raise InputError("the rate is more than 0 sessions a second")
         self.to, self._rate = to, given.rate
-        self._moved = self._lost = 0
+        self._moved = self._lost = self._streams = 0
         self._leaving.clear()
         self._next.clear()
-        json = (name for name, one in self._hub.sessions.items() if one.form == "json")
-        self._waiting = deque(json)
+        sessions = self._hub.sessions.items()
+        self._waiting = deque(
+            name for name, one in sessions if one.form == "json" or self._consumers_of(name)
+        )
         self.timers.set(("next", ""), now)
 
     def advance(self, now: int) -> Sequence[Effect]:
@@ -158,7 +171,7 @@ class Drain(Part):
             elif what == "look":
                 effects += self._look(name, now)
             elif self._leaving.pop(name, None) is not None:
-                self._lost += 1
+                self._lost += name in self._consumers  # else it has ended by itself
         return effects
 
     def _prepare(self, now: int) -> list[Effect]:
@@ -169,10 +182,21 @@ class Drain(Part):
         session = self._waiting.popleft()
         node = self.to[self._turn % len(self.to)]
         self._turn += 1
+        self.timers.set(("next", ""), now + max(1, int(MICROSECONDS / self._rate)))
+        if self._hub.sessions[session].form == "sse":
+            return self._end_stream(session, node)
         self._next[session] = node, now + PATIENCE_US
         self.timers.set(("look", session), now + LOOK_US)
-        self.timers.set(("next", ""), now + max(1, int(MICROSECONDS / self._rate)))
         return [Forward(PrepareNext(name, node)) for name in self._consumers_of(session)]
+
+    def _end_stream(self, session: str, node: str) -> list[Effect]:
+        """Tell who reads a stream where to go on."""
+        self._streams += 1
+        url = self._nodes().get(node, "")
+        frame = b"event: moved\ndata: " + _encode(ConsumerElsewhere("", node, url)) + b"\n\n"
+        over = CutOff(session, f"drained: go on at {url or node} from your last id")
+        closed = self._hub.close(session)
+        return [Frame((session,), frame, "sse"), *closed, over, SessionClosed(session)]
 
     def _look(self, session: str, now: int) -> list[Effect]:
         known = self._next.get(session)

@@ -44,6 +44,8 @@ class SubscribeSessionEvents(Input, frozen=True):
     served: Attachment = Attachment(0, 0)
     trail: tuple[str, ...] = ()
     """With modulators: what moves, when it was last served, by whom, and who was tried since."""
+    why: str = ""
+    """Why it left its previous node."""
 
 
 class ConfirmSessionEvents(Input, frozen=True):

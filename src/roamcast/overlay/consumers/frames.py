@@ -67,8 +67,9 @@ class EventFrames:
         found = self._known.get(key)
         if found is None:
             feature: Any = msgspec.Raw(encode(event.context))
+            needs: Any = dict(event.needs) or msgspec.UNSET
             made = SessionEvent(
-                number, event.producer, event.life, event.number, feature, event.data
+                number, event.producer, event.life, event.number, feature, event.data, needs
             )
             found = _encode(made)
             self._known.put(key, found, len(found))

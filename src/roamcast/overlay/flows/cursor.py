@@ -32,7 +32,11 @@ class ConsumerCursor:
 
     def __init__(self) -> None:
         self.vector: dict[str, Position] = {}
+        self.late = 0
+        """Events that came after a later one of their producer: their origin was out of reach."""
         self._numbers = Numbers()
+        self._late: dict[str, Position] = {}
+        """Origins that were waited for in vain → up to where their events may still come."""
 
     @property
     def pairs(self) -> Pairs:
@@ -53,14 +57,16 @@ class ConsumerCursor:
     def lost(self, given: EventsLost) -> bool:
         """Move over what is lost; return whether it was lost to this consumer."""
         known = self.vector.get(given.origin)
-        if known is not None and not given.after <= known < given.upto:
+        back = given.upto < given.after == known  # it lay beyond the end of the log
+        if known is not None and not back and not given.after <= known < given.upto:
             return False
         self.vector[given.origin] = given.upto
         return True
 
     def take(self, given: EventsDelivered) -> TakenEvents:
         """Take a delivery: give its events that are new."""
-        fresh = self.fresh(given.origin, given.after, given.upto, given.events)
+        events = ((number, event.needs, event) for number, event in given.events)
+        fresh = self.fresh(given.origin, given.after, given.upto, events)
         return TakenEvents(missing=True) if fresh is None else TakenEvents(tuple(fresh))
 
     def fresh(
@@ -68,9 +74,9 @@ class ConsumerCursor:
         origin: str,
         after: Position,
         upto: Position,
-        events: Iterable[tuple[int, EventForm]],
+        events: Iterable[tuple[int, Pairs, EventForm]],
     ) -> list[EventForm] | None:
-        """Take the events in (after, upto], in any form: give those that are new.
+        """Take the events in (after, upto], each with what it needs, in any form: give the new.
 
         None if something before them is missing.
         """
@@ -82,7 +88,28 @@ class ConsumerCursor:
         self.vector[origin] = upto
         # Numbers of another epoch than the cursor's are all behind it.
         had = cursor.number if cursor.epoch == upto.epoch else -1
-        return [event for number, event in events if number > had and self._numbers.is_new(event)]
+        late = self._late.get(origin, Position(0, 0))
+        found: list[EventForm] = []
+        for number, needs, event in events:
+            if number <= had:
+                continue
+            if needs:
+                self._note_missing(needs)
+            if self._numbers.is_new(event):
+                found.append(event)
+            elif Position(upto.epoch, number) <= late and self._numbers.is_new(event, late=True):
+                self.late += 1
+                found.append(event)
+        if late <= upto:
+            self._late.pop(origin, None)
+        return found
+
+    def _note_missing(self, needs: Pairs) -> None:
+        """What comes before what it needs was held for in vain: that may still come."""
+        for origin, at in needs:
+            known = self.vector.get(origin)
+            if known is not None and known < at:
+                self._late[origin] = max(at, self._late.get(origin, at))
 
 
 class ProducerCursor:

@@ -202,6 +202,8 @@ class Flows(Part):
                 self._wave_wanted = True
             elif what == "trim":
                 effects += self._trim(now)
+            elif what == "ahead":
+                self._wave_wanted |= self.home.look_ahead()
             elif what == "open":
                 effects += self._begin_log()
             elif what == "marks":
@@ -247,7 +249,7 @@ class Flows(Part):
         effects: list[Effect] = []
         if self._wave_wanted and self.home.consumers and self._open:
             self._wave_wanted = False
-            self._wave_for = tuple(self.home.waiting)
+            self._wave_for = (*self.home.waiting, *self.home.ahead)
             self.waves.begin(now)
             self.timers.set("wave", now + self._settings.wave_us)
         effects += self._pass_waves(now)
@@ -278,7 +280,13 @@ class Flows(Part):
             if self.home.waiting:
                 self._wave_wanted = True
                 self.timers.sooner("more", now)
+            self._watch_ahead(now)
         return effects
+
+    def _watch_ahead(self, now: int) -> None:
+        """Ask in a moment, if what is known here has not caught up with somebody by then."""
+        if self.home.ahead:
+            self.timers.sooner("ahead", now + self._settings.doubt_us)
 
     def _pump(self, now: int) -> list[Effect]:
         effects: list[Effect] = []
@@ -417,6 +425,7 @@ class Flows(Part):
             self.timers.sooner("more", now)
             if self.waves.under_way is None:
                 self._wave_wanted = True
+        self._watch_ahead(now)
         return [TablesTouched(), *effects]
 
     def _unsubscribe(self, consumer: str) -> list[Effect]:

@@ -70,11 +70,15 @@ class Home:
         self.consumers: dict[str, _Consumer] = {}
         self.waiting: dict[str, None] = {}
         """Consumers whose routes do not stand yet."""
+        self.ahead: dict[str, None] = {}
+        """Consumers that have come further than is known here: a wave says if logs reach so far."""
         self._wants = wants
         self._settings = settings
         self._set = FilterSet()
         self._matched: dict[bytes, list[str]] = {}
         """Contexts that were matched a moment ago → who wants them."""
+        self._given_up: dict[str, None] = {}
+        """Origins that events were held for in vain; nobody waits for them until they speak."""
         self._readers: dict[int, LogReader] = {HOME: self._reader()}
         self._owners: dict[int, str] = {}
         self._number = HOME
@@ -87,7 +91,10 @@ class Home:
         """Consumers who have not been told as far as their reader has come."""
 
     def _reader(self) -> LogReader:
-        return LogReader(bytes_max=self._settings.reader_bytes_max, hold_us=self._settings.hold_us)
+        settings = self._settings
+        return LogReader(
+            bytes_max=settings.reader_bytes_max, hold_us=settings.hold_us, given_up=self._given_up
+        )
 
     @property
     def vector(self) -> dict[str, Position]:
@@ -98,7 +105,8 @@ class Home:
     def idle(self) -> bool:
         """Whether nothing is held, fetched or waited for."""
         readers = self._readers.values()
-        return not self.waiting and not self._asked and not any(one.bytes for one in readers)
+        waits = self.waiting or self.ahead or self._asked
+        return not waits and not any(one.bytes for one in readers)
 
     def behind(self) -> list[str]:
         """Name the consumers that have a reader of their own."""
@@ -146,7 +154,9 @@ class Home:
         if buffered:
             self._buffer(consumer)
         if standing:
-            return self._stand(consumer, self.vector, {})
+            effects = self._stand(consumer, self.vector, {})
+            self._look_ahead(consumer)
+            return effects
         self.waiting[name] = None
         return []
 
@@ -178,7 +188,24 @@ class Home:
                     effects += self._hand(consumer, origin, at, (), now)
             self._end_reader(consumer)
             self._own_reader(consumer, self.vector)
+            self._look_ahead(consumer)
         return effects
+
+    def _look_ahead(self, consumer: _Consumer) -> None:
+        """Note whether a consumer claims more than is known of logs here."""
+        streams = self._readers[HOME].streams
+        vector = consumer.vector.items()
+        ahead = any(origin in streams and at > streams[origin].known for origin, at in vector)
+        if ahead:
+            self.ahead[consumer.name] = None
+        else:
+            self.ahead.pop(consumer.name, None)
+
+    def look_ahead(self) -> bool:
+        """Return whether somebody has come further than is known by now."""
+        for name in [*self.ahead]:
+            self._look_ahead(self.consumers[name])
+        return bool(self.ahead)
 
     def unsubscribe(self, name: str) -> bool:
         """Forget a consumer; return whether there was one."""
@@ -196,6 +223,7 @@ class Home:
         self._wants.unsubscribe(name)
         self._end_reader(consumer)
         self.waiting.pop(name, None)
+        self.ahead.pop(name, None)
         self._untold.pop(name, None)
         if consumer.stands:
             self._set.remove(name)
@@ -233,6 +261,28 @@ class Home:
             found = self.consumers.get(name)
             if found is not None and not found.stands:
                 effects += self._stand(found, start, start)
+            elif found is not None and name in self.ahead:
+                effects += self._set_right(found, start)
+        return effects
+
+    def _set_right(self, consumer: _Consumer, ends: Vector) -> list[Effect]:
+        """Take a consumer back to where logs end, as a wave says that began after it came."""
+        del self.ahead[consumer.name]
+        effects = self._cut_back(consumer, consumer.vector, ends)
+        if effects:
+            self._end_reader(consumer)
+            self._own_reader(consumer, self.vector)
+        return effects
+
+    @staticmethod
+    def _cut_back(consumer: _Consumer, asked: Vector, ends: Vector) -> list[Effect]:
+        effects: list[Effect] = []
+        for origin, position in ends.items():
+            at = asked.get(origin)
+            if at is not None and at > position:
+                # Nobody who was served honestly can be there.
+                consumer.vector[origin] = position
+                effects.append(EventsLost(consumer.name, origin, at, position, TOO_FAR))
         return effects
 
     def _stand(self, consumer: _Consumer, start: Vector, ends: Vector) -> list[Effect]:
@@ -242,14 +292,8 @@ class Home:
         self._set.add(consumer.name, consumer.wanted)
         self._matched.clear()
         self._texts.setdefault(consumer.wanted.text, {})[consumer.name] = None
-        effects: list[Effect] = []
         consumer.vector = {**start, **consumer.asked}
-        for origin, position in ends.items():
-            asked = consumer.asked.get(origin)
-            if asked is not None and asked > position:
-                # Nobody who was served honestly can be there.
-                consumer.vector[origin] = position
-                effects.append(EventsLost(consumer.name, origin, asked, position, TOO_FAR))
+        effects = self._cut_back(consumer, consumer.asked, ends)
         self._own_reader(consumer, start)
         if consumer.buffer is not None:
             consumer.buffer = None
@@ -488,4 +532,5 @@ class Home:
             "consumers": (len(self.consumers), settings.consumers_max),
             "bytes of one buffer": (held, settings.buffer_bytes_max),
             "bytes of one reader": (most, bound),
+            "origins given up": (len(self._given_up), ORIGINS_MAX),
         }

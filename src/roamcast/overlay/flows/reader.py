@@ -14,10 +14,13 @@ from typing import Final, Protocol
 import msgspec
 
 from roamcast.overlay.flows.messages import Event, Events
-from roamcast.overlay.flows.vector import Position, Vector, covers
+from roamcast.overlay.flows.vector import ORIGINS_MAX, Position, Vector, covers
 
 PRODUCERS_MAX: Final = 4_096
-"""Producers whose last numbers are remembered, to drop publications that were sent again."""
+"""Lives of producers whose numbers are remembered, to drop publications that were sent again."""
+
+NUMBERS_MAX: Final = 4_096
+"""So far behind the last one it is known which numbers of a producer came."""
 
 
 class LogInterval(msgspec.Struct, frozen=True):
@@ -60,28 +63,38 @@ class NumberedEvent(Protocol):
 
 
 class Numbers:
-    """The last number of each producer, to tell what was sent again elsewhere.
+    """The last numbers of each life of a producer, to tell what was sent again elsewhere.
 
-    Numbers of one producer come in order, whatever node it publishes at (`needs`), so one that is
-    not above the last is a repetition.
+    They come in order, whatever node it publishes at (`needs`), so one that is not above the last
+    is a repetition; but one that nobody waited for any more may be late, and is new all the same.
     """
 
     def __init__(self, producers_max: int = PRODUCERS_MAX) -> None:
-        self._last: dict[str, tuple[int, int]] = {}
+        self._had: dict[tuple[str, int], tuple[int, int]] = {}
+        """Producers and lives → the last number, and a bit for each number from there down."""
         self._producers_max = producers_max
 
     def __len__(self) -> int:
-        return len(self._last)
+        return len(self._had)
 
-    def is_new(self, event: NumberedEvent) -> bool:
-        """Note an event; return whether it was not there before."""
-        known = self._last.pop(event.producer, None)
-        rank = (event.life, event.number)
-        fresh = known is None or rank > known
-        self._last[event.producer] = rank if known is None else max(rank, known)
-        if len(self._last) > self._producers_max:
-            del self._last[next(iter(self._last))]
+    def is_new(self, event: NumberedEvent, *, late: bool = False) -> bool:
+        """Note an event; return whether it was not there before. `late`: it may be."""
+        key, number = (event.producer, event.life), event.number
+        last, had = self._had.pop(key, (number - 1, 0))
+        ahead = number - last
+        fresh = ahead > 0
+        if fresh:
+            had = (had << ahead | 1) & _ALL if ahead < NUMBERS_MAX else 1
+            last = number
+        elif late and -ahead < NUMBERS_MAX and not had >> -ahead & 1:
+            fresh, had = True, had | 1 << -ahead
+        self._had[key] = last, had
+        if len(self._had) > self._producers_max:
+            del self._had[next(iter(self._had))]
         return fresh
+
+
+_ALL: Final = (1 << NUMBERS_MAX) - 1
 
 
 class _Stream:
@@ -101,7 +114,10 @@ class _Stream:
 class LogReader:
     """The logs of all origins, for one set of wants."""
 
-    def __init__(self, *, bytes_max: int, hold_us: int) -> None:
+    def __init__(
+        self, *, bytes_max: int, hold_us: int, given_up: dict[str, None] | None = None
+    ) -> None:
+        """`given_up`: origins that were waited for in vain, as all readers of a home know them."""
         self.streams: dict[str, _Stream] = {}
         self.bytes = 0
         self.look: dict[str, None] = {}
@@ -110,6 +126,7 @@ class LogReader:
         """Origins of which something may be given on."""
         self._bytes_max = bytes_max
         self._hold_us = hold_us
+        self._given_up = {} if given_up is None else given_up
 
     @property
     def vector(self) -> dict[str, Position]:
@@ -170,6 +187,7 @@ class LogReader:
             stream.ahead.sort(key=lambda one: one.after)
             self.bytes += interval.size
             return
+        self._given_up.pop(origin, None)
         self._chain(stream, interval)
         while stream.ahead and stream.ahead[0].after <= stream.taken:
             waited = stream.ahead.pop(0)
@@ -234,11 +252,15 @@ class LogReader:
         after = stream.cursor
         while stream.line:
             number, event = stream.line[0]
-            if not covers(vector, event.needs):
+            lacking = self._lacking(vector, event)
+            if lacking:
                 if stream.held_since is None:
                     stream.held_since = now
                 if now < stream.held_since + self._hold_us:
                     break
+                self._given_up.update(dict.fromkeys(lacking))
+                while len(self._given_up) > ORIGINS_MAX:
+                    del self._given_up[next(iter(self._given_up))]
             stream.held_since = None
             stream.line.popleft()
             self.bytes -= event.size
@@ -249,6 +271,16 @@ class LogReader:
         if stream.cursor == after and not ready:
             return None
         return LogInterval(after, stream.cursor, tuple(ready))
+
+    def _lacking(self, vector: Vector, event: Event) -> list[str]:
+        """Name the origins that an event waits for: once in vain, and no more until they speak."""
+        if covers(vector, event.needs):
+            return []
+        return [
+            origin
+            for origin, at in event.needs
+            if origin not in self._given_up and not covers(vector, ((origin, at),))
+        ]
 
     def deadline(self) -> int | None:
         """When an event has waited long enough for what it needs."""

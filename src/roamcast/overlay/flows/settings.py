@@ -28,7 +28,8 @@ class FlowSettings(msgspec.Struct, frozen=True):
     wave_us: int = 2_000_000
     """Delay before a wave that was not answered is begun again."""
     hold_us: int = 60_000_000
-    """How long an event waits for what it needs; then its order is given up, and said so."""
+    """How long an event waits for what it needs; then nobody waits for that origin until it speaks,
+    and what comes of it later is told as late."""
     buffer_bytes_max: int = 1024 * 1024
     buffer_age_us: int = 120_000_000
     """What is held for one consumer that is not there; beyond, its start moves."""

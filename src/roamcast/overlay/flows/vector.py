@@ -42,7 +42,8 @@ def published(position: Position) -> bool:
 def numbers_between(after: Position, upto: Position) -> int | None:
     """Give how many numbers lie in (after, upto]; None if not all are of one life of the node."""
     one_life = after.number // LIFE_NUMBERS == upto.number // LIFE_NUMBERS
-    return upto.number - after.number if one_life and after.epoch == upto.epoch else None
+    known = one_life and after.epoch == upto.epoch and after <= upto
+    return upto.number - after.number if known else None
 
 
 def merge(*vectors: Vector) -> dict[str, Position]:

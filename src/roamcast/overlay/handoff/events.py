@@ -18,6 +18,8 @@ class AttachConsumer(Input, frozen=True):
     place: str = ""
     previous: str = ""
     """The node it was at before."""
+    why: str = ""
+    """Why it left that."""
 
 
 class ReportPlace(Input, frozen=True):

@@ -68,6 +68,9 @@ from roamcast.overlay.topology.topology import NodeTopology
 STEPS_MAX: Final = 100_000
 """Consumers whose last step is remembered after they are gone; beyond, the oldest are not."""
 
+OWN_WISH: Final = "own wish"
+"""Why a consumer moved that does not say."""
+
 _Key = tuple[str, str, str]
 """A timer: what is due, for which consumer, at which node."""
 
@@ -230,6 +233,7 @@ class Handoff(Part):
             HandoffStep(name, "attached" if prepared else "normal", given.previous),
         ]
         if given.previous and given.previous != self.node:
+            effects.append(HandoffStep(name, f"moved: {given.why or OWN_WISH}", given.previous))
             arrived = HandoffArrived(
                 given.previous, self.node, name, StepNumber(given.attachment, 0)
             )
@@ -472,7 +476,12 @@ class Handoff(Part):
         spent = self.spent(name, now)
         receipt = self._send(HandoffReceipt(message.sender, self.node, name, message.step, spent))
         if not self._hear(name, message.step):
-            return receipt
+            if local is None or local.state is HomeState.LEAVING:
+                return receipt
+            # It is here, and by a later attachment: the lower one loses there.
+            later = StepNumber(local.attachment, 0)
+            here = HandoffArrived(message.sender, self.node, name, later)
+            return [*self._send(here), *receipt]
         if local is None or local.attachment >= message.step.attachment:
             return receipt
         local.state = step(HOME_TABLE, local.state, HomeEvent.ARRIVED)
