@@ -53,6 +53,7 @@ from roamcast.channels.sessions.placing import EVERYWHERE, Placing, number_at_ma
 from roamcast.channels.sessions.settings import HubSettings
 from roamcast.channels.spread.streams import Ledger
 from roamcast.errors import InputError, LimitError, NotFoundError, RoamcastError
+from roamcast.model.caching import ENTRY_BYTES
 from roamcast.model.contexts import Context, context_of, encode
 from roamcast.model.events import Acknowledged, Failed, MapTouched, SessionClosed
 from roamcast.model.filters import Filter
@@ -60,10 +61,10 @@ from roamcast.model.machine import Effect
 from roamcast.model.parts import Occupancy, Part, Timers
 from roamcast.model.time import EPOCH, MICROSECOND
 
-FEATURES_MAX: Final = 65_536
+FEATURES_BYTES_MAX: Final = 64 << 20
 """Features remembered by their bytes; beyond it all are forgotten."""
 
-EVENTS_MAX: Final = 4_096
+EVENTS_BYTES_MAX: Final = 16 << 20
 _encode = msgspec.json.Encoder().encode
 
 # The encoder goes by an object's own type, so bytes that are JSON already may stand for the Feature
@@ -86,14 +87,28 @@ class EventWriter:
         self._epoch = epoch
         self._features: dict[bytes, bytes] = {}
         self._events: dict[tuple[EventKind, int, str, bytes], bytes] = {}
+        self._features_bytes = self._events_bytes = 0
+
+    def occupancy(self) -> Occupancy:
+        """How much is remembered of what, and the bound of each."""
+        return {
+            "features": (len(self._features), FEATURES_BYTES_MAX // ENTRY_BYTES),
+            "bytes of features": (self._features_bytes, FEATURES_BYTES_MAX),
+            "events": (len(self._events), EVENTS_BYTES_MAX // ENTRY_BYTES),
+            "bytes of events": (self._events_bytes, EVENTS_BYTES_MAX),
+        }
 
     def feature(self, body: bytes, context: Context | None = None) -> bytes:
         """Give a context as a GeoJSON Feature; it is decoded only if it is not at hand."""
         known = self._features.get(body)
         if known is None:
-            if len(self._features) >= FEATURES_MAX:
+            known = encode(context or context_of(body))
+            size = len(body) + len(known) + ENTRY_BYTES
+            if self._features_bytes + size > FEATURES_BYTES_MAX:
                 self._features.clear()
-            known = self._features[body] = encode(context or context_of(body))
+                self._features_bytes = 0
+            self._features[body] = known
+            self._features_bytes += size
         return known
 
     def event(self, event: ContextEvent) -> bytes:
@@ -103,8 +118,6 @@ class EventWriter:
         key = (event.kind, state.number, state.vid, state.body)
         known = self._events.get(key)
         if known is None:
-            if len(self._events) >= EVENTS_MAX:
-                self._events.clear()
             left = event.kind is EventKind.LEFT
             made = CloudEvent(
                 specversion="1.0",
@@ -116,7 +129,13 @@ class EventWriter:
                 datacontenttype="application/geo+json",
                 data=None if left else _raw(self.feature(state.body, event.context)),
             )
-            known = self._events[key] = _encode(made)
+            known = _encode(made)
+            size = len(state.body) + len(known) + ENTRY_BYTES
+            if self._events_bytes + size > EVENTS_BYTES_MAX:
+                self._events.clear()
+                self._events_bytes = 0
+            self._events[key] = known
+            self._events_bytes += size
         return known
 
     def changes(self, form: Format, query: int, events: list[bytes], pending: int = 0) -> bytes:
@@ -195,6 +214,7 @@ class Hub(Part):
             "queries": (len(self.queries), sum(len(one.subscriptions) for one in sessions)),
             "branches": (sum(len(one.branches) for one in self.queries.values()), used),
             "viewers with a name": (len(self._desk.viewers), len(self.sessions)),
+            **self.writer.occupancy(),
             **self.placing.occupancy(len(self.queries)),
             **self._alone.occupancy(used),
         }
