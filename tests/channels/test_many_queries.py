@@ -1,8 +1,9 @@
-"""Who watches much makes nobody wait: what it costs grows with how much, no faster.
+"""Who watches much, or names many, makes nobody wait: it costs as much more, and not the square.
 
-Comparisons of queries' numbers are counted, nothing is timed.
+Calls and comparisons of queries' numbers are counted, nothing is timed.
 """
 
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -12,6 +13,8 @@ from roamcast.channels.server.map_context import ClassView
 from roamcast.channels.server.queries import Matched, is_among
 from roamcast.channels.server.settings import MapSettings
 from roamcast.channels.sessions import hub
+from roamcast.channels.sessions.matches import PAUSE_US
+from roamcast.channels.sessions.settings import HubSettings
 from roamcast.channels.spread.dissemination import Dissemination
 from roamcast.identity.rules import Rule, Viewer
 from tests.strategies_hub import Desk
@@ -84,6 +87,59 @@ def test_twice_the_queries_cost_twice_the_comparisons(notes_max: int) -> None:
         assert many[what] <= GROWTH_MAX * before + 400, (what, before, many[what])
 
 
+def test_sessions_that_are_too_much_end_one_after_the_other() -> None:
+    desk = Desk(HubSettings(matches_max=1))
+    for number in range(4):
+        desk.open(f"eve#{number}", Viewer("eve"))
+        desk.watch(f"eve#{number}", f"level <> {number}")
+    desk.open("bob")
+    desk.watch("bob", "level <> 0")
+    desk.keep("x", "hq/1", level=9)
+    over = []
+    for _ in range(4):
+        over.append(sum(bool(reader.cut) for reader in desk.readers.values()))
+        desk.keep("x", "hq/1", level=9 + len(over))  # they wait for their end, and are told nothing
+        desk.run(PAUSE_US)
+    assert over == [0, 1, 2, 3]
+    assert desk.readers["eve#0"].frames  # the subscription's answer
+    assert set(desk.broker._hub.sessions) == {"eve#3", "bob"}
+    assert desk.sees("eve#3") == desk.sees("bob") == {"x": "hq/1"}
+    assert len(desk.broker._hub.queries) == 2
+
+
+def told_apart(many: int) -> int:
+    """Count the calls of an update that many viewers are told, each alone."""
+    desk = Desk()
+    names = [f"viewer-{number}" for number in range(many)]
+    named = Rule(viewers=tuple(names), precision="exact")
+    desk.rules("x", (named, Rule(viewers=("*",), precision="floor")))
+    for name in names:
+        desk.open(name, Viewer(name))
+        desk.watch(name, "within(place, 'campus')")
+    for room in "12":
+        desk.keep("x", f"campus/b/1/r{room}")
+        desk.run(1_000_000)
+    calls = 0
+
+    def profile(_frame: object, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    outer = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        desk.keep("x", "campus/b/1/r3")
+    finally:
+        sys.setprofile(outer)
+    desk.run(1_000_000)
+    assert all(desk.sees(name) == {"x": "campus/b/1/r3"} for name in names)
+    return calls
+
+
+def test_an_object_that_names_twice_as_many_watchers_costs_twice_as_much() -> None:
+    assert told_apart(120) <= 2.2 * told_apart(60)
+
+
 def test_contexts_that_satisfy_the_same_queries_share_one_set_of_them() -> None:
     desk = watched(30, 512)
     contexts = desk.broker._server.map.contexts.values()
@@ -146,3 +202,36 @@ def test_what_is_remembered_of_long_contexts_is_bounded_by_bytes(
         held = desk.broker._hub.writer.occupancy()
         assert all(count <= bound for count, bound in held.values()), held
     assert desk.sees("eve") == {"v0": "hq/18", "v1": "hq/19", "v2": "hq/17"}
+
+
+@pytest.mark.limit("limits.matches_per_subject_max")
+@pytest.mark.parametrize("named", [False, True])
+def test_an_object_satisfies_so_many_subscriptions_of_one_subject_and_not_one_more(
+    named: bool,
+) -> None:
+    desk = Desk(HubSettings(matches_max=3))
+    if named:
+        desk.rules("x", (Rule(viewers=("eve", "*"), precision="exact"),))
+    for name in ("eve#1", "eve#2", "eve#3", "bob"):
+        desk.open(name, Viewer(name.partition("#")[0]))
+    for number in range(2):
+        desk.watch("eve#1", f"level <> {number}", str(number))
+        desk.watch("bob", f"level <> {number}", str(number))
+    desk.watch("bob", "level > 1", "2")
+    desk.watch("eve#2", "level <> 0")
+    desk.watch("eve#3", "level = 7")
+    desk.keep("x", "hq/1", level=1)
+    desk.keep("x", "hq/1", level=9)
+    desk.watch("eve#2", "level <> 0", "again")  # the same query of the same session is one
+    desk.keep("x", "hq/1", level=8)
+    assert not any(reader.cut for reader in desk.readers.values())
+    before = list(desk.readers["eve#1"].frames)
+    desk.keep("x", "hq/1", level=7)
+    desk.run(1_000_000)
+    assert desk.readers["eve#1"].frames == before  # nothing of what is too much is told
+    assert desk.readers["eve#1"].cut == (
+        "too many subscriptions: one object satisfies more than 3 of yours, join filters with OR"
+    )
+    assert [name for name, reader in desk.readers.items() if reader.cut] == ["eve#1"]
+    assert set(desk.broker._hub.sessions) == {"eve#2", "eve#3", "bob"}
+    assert desk.sees("eve#3") == desk.sees("eve#2") == desk.sees("bob", "2") == {"x": "hq/1"}

@@ -8,6 +8,7 @@ is slow, has a bandwidth limit or has just subscribed is served alone (`alone.py
 """
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, ClassVar, Final
 
 import msgspec
@@ -22,6 +23,7 @@ from roamcast.channels.sessions.desk import (
     AloneTimer,
     Branch,
     BranchTimer,
+    ExcessTimer,
     HubDesk,
     HubSession,
     HubTimer,
@@ -43,6 +45,7 @@ from roamcast.channels.sessions.events import (
     SubscribeSessionMany,
     UnsubscribeSession,
 )
+from roamcast.channels.sessions.matches import Matches
 from roamcast.channels.sessions.messages import (
     CloudEvent,
     CurrentComplete,
@@ -198,6 +201,7 @@ class Hub(Part):
         self._local = local
         self._branches = Branches(self._desk, self._write)
         self._alone = Alone(self._desk, self.placing, self._place_all, self._cut)
+        self._matches = Matches(self._desk, self._branches.part_with, self._cut)
         self._touched = False
         """Whether queries were placed or dropped that the map has not been told of."""
 
@@ -313,8 +317,8 @@ class Hub(Part):
             del self._desk.viewers[session.viewer][name]
             if not self._desk.viewers[session.viewer]:
                 del self._desk.viewers[session.viewer]
-        self.timers.cancel(SlowTimer(name))
-        self.timers.cancel(AloneTimer(name))
+        for timer in (SlowTimer(name), AloneTimer(name), ExcessTimer(name)):
+            self.timers.cancel(timer)
 
     def ledger_of(self, name: str) -> Ledger | None:
         """Give what was sent to a client with a limit, also after its session."""
@@ -389,6 +393,10 @@ class Hub(Part):
     def _update(self, update: LocalUpdate, now: int) -> None:
         """Take what an update means for the queries of this process."""
         before, after = set(update.before), set(update.after)
+        if len(before) + len(after) > self.settings.matches_max:
+            found = [self._by_number.get((update.view_class, one), ()) for one in before | after]
+            queries = [*chain.from_iterable(found)]
+            self._matches.hold(queries, now, update.only, update.without)
         for number in sorted(before | after):
             kind = EventKind.CHANGED
             if number not in before:
@@ -405,6 +413,9 @@ class Hub(Part):
     def _remote_update(self, update: RemoteUpdate, now: int) -> None:
         """Take what another node's update means for queries that are for everywhere."""
         vid = update.state.vid
+        if len(update.before) + len(update.after) > self.settings.matches_max:
+            keys = [self.placing.watched(text) for text in update.before | update.after]
+            self._matches.hold([self.queries[key] for key in chain.from_iterable(keys)], now)
         for text in sorted(update.before | update.after):
             kind = EventKind.CHANGED
             if text not in update.before:
@@ -450,6 +461,9 @@ class Hub(Part):
             case SlowTimer(name):
                 if name in self.sessions:
                     self._alone.slow_for_too_long(name)
+            case ExcessTimer(name):
+                if name in self.sessions:
+                    self._matches.end(name)
 
     def _done(self) -> list[Effect]:
         out, self._desk.out = self._desk.out, []
@@ -467,7 +481,8 @@ class Hub(Part):
         without: frozenset[str] = frozenset(),
     ) -> None:
         """Take an event of a query, for one viewer's sessions only or without some viewers'."""
-        if query.branches:
+        # Who is told alone parts again at once, so that its rejoining changes nothing.
+        if query.branches and not only:
             self._branches.rejoin(query, now)
         shares = bool(query.shared)
         if shares and (only or without):
@@ -484,8 +499,8 @@ class Hub(Part):
                 self.timers.sooner(QueryTimer(query.key), query.ready_us)
         if query.branches:
             self._branches.take(query, event, now, only, without)
-        for name in list(query.alone):
-            if self._desk.concerns(name, only, without):
+        if query.alone:
+            for name in self._desk.concerned(query.alone, only, without):
                 self._alone.take(self.sessions[name], query.key, event, now)
 
     def _flush(self, query: SharedQuery, now: int) -> None:
@@ -502,6 +517,9 @@ class Hub(Part):
         falls into step with the others again, and at no time that tells of it (0320).
         """
         members = len(query.shared) + len(query.alone) + len(query.branches)
+        if members == 1:  # whose other queries take turns, too
+            name = next(chain(query.shared, query.alone, query.branches))
+            members = len(self.sessions[name].uses)
         period = self.settings.frame_cost_us * members
         return (now // period + 1) * period if period else now
 
@@ -578,22 +596,15 @@ class Hub(Part):
         query = self.queries.get(key)
         if query is None:
             return
-        query.alone.pop(name, None)
-        if name in query.branches:
-            self._branches.end(query, name)
-        if name in query.shared:
-            del query.shared[name]
-            query.listed = None
-        if not query.shared:
-            query.events.clear()
-            if not query.alone and not query.branches:
-                del self.queries[key]
-                number = (key[0], number_at_map(key))
-                self._by_number[number].remove(query)
-                if not self._by_number[number]:
-                    del self._by_number[number]
-                self.timers.cancel(QueryTimer(key))
-                self.placing.forget(key)
+        self._branches.part_with(name, query)
+        if not query.shared and not query.alone and not query.branches:
+            del self.queries[key]
+            number = (key[0], number_at_map(key))
+            self._by_number[number].remove(query)
+            if not self._by_number[number]:
+                del self._by_number[number]
+            self.timers.cancel(QueryTimer(key))
+            self.placing.forget(key)
 
     def _cut(self, name: str, reason: str) -> None:
         self._end(name)
