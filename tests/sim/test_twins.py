@@ -51,6 +51,11 @@ LEAKS = {
         "if (was.body, was.number) != (body, now.number):",
         "if False:",
     ),
+    "a link in the class of its groups": (
+        "roamcast.identity.policy:RulesPolicy._name",
+        'viewer.name if self._names(viewer.name) else ""',
+        '""',
+    ),
     "a frame that leaves at once": (
         "roamcast.channels.sessions.branches:Branches.part",
         "Branch(dict(query.events), query.ready_us)",
