@@ -76,6 +76,11 @@ LEAKS = {
         "raise NotFoundError(f",
         'raise NotFoundError(f"{known is None} " f',
     ),
+    "times of the past beyond the asked one": (
+        "roamcast.channels.past.asking:_cut",
+        "low, high = reach",
+        "return list(run)",
+    ),
     "counts of what is hidden": (
         "roamcast.broker:Broker.count",
         "self._seen_by(viewer)",

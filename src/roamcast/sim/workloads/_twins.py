@@ -1,8 +1,9 @@
 """Twin worlds: two brokers that differ only in what Eve may not see, and all that reaches her.
 
 From one seed a story is drawn. Both worlds live through its open steps at the same times; the
-hidden ones happen in one world each. Eve watches, asks and tries what a stranger may try. What she
-gets must be equal, byte by byte and microsecond by microsecond (0090, 0098).
+hidden ones happen in one world each. Eve watches by session and by link, asks, for the past as
+well, and tries what a stranger may try. What she gets must be equal, byte by byte and microsecond
+by microsecond (0090, 0098).
 """
 
 import random
@@ -24,6 +25,8 @@ from roamcast.broker import (
     SubscribeSession,
     UnpublishFor,
 )
+from roamcast.channels.past.asking import EVER, Asked, found
+from roamcast.channels.past.part import STEPS as PAST_STEPS
 from roamcast.channels.server.map_server import compiled_matcher
 from roamcast.channels.server.messages import Batch, Hello, Operation, Receipt, Request, Subscribe
 from roamcast.channels.server.settings import MapSettings
@@ -35,10 +38,13 @@ from roamcast.model.contexts import Context, encode
 from roamcast.model.filters import Filter
 from roamcast.model.machine import Effect, Input, Multicast, Received, Send, Store, Stored
 from roamcast.sim.checkers import Violation
+from roamcast.sim.step_log import SimStepLog
 from roamcast.sim.workloads._map_parts import ScanMatcher
 
 START: Final = 1_700_000_000_000_000
 STEPS: Final = 30
+LOOKS_BACK: Final = 4
+"""Of so many looks one is at the past as well, which takes as long as all the rest."""
 EVE: Final = Viewer("eve", frozenset({"guests"}))
 LINK: Final = "eve#link"
 BOB: Final = Viewer("bob", frozenset({"guests"}))
@@ -51,6 +57,7 @@ FILTERS: Final = (
     "type = 'person'",
     "type IS NULL",
 )
+EVERYTHING: Final = Filter.parse(FILTERS[2])
 PARTLY: Final[dict[str, Precision]] = {
     "floor": "floor",
     "building": "building",
@@ -72,6 +79,7 @@ class TwinWorld:
         """What reached her link: which of her connections is written to first does not count."""
         self._asked = 0
         self._session = 0
+        self._looks = 0
         self._settings = settings
         self._make_matcher = compiled_matcher if compiled else ScanMatcher
         self._disk: dict[str, bytes] = {}
@@ -84,13 +92,14 @@ class TwinWorld:
             "twin",
             epoch=self.now,
             now=self.now,
-            load=lambda prefix: {
-                key: value for key, value in self._disk.items() if key.startswith(prefix)
-            },
+            load=self._stored,
             map_settings=MapSettings(notes_max=1),
             hub_settings=self._settings,
             make_matcher=self._make_matcher,
         )
+
+    def _stored(self, prefix: str) -> dict[str, bytes]:
+        return {key: value for key, value in self._disk.items() if key.startswith(prefix)}
 
     def give(self, given: Input, *, received: bool = False) -> None:
         """Give an input; `received`: Eve made it, and reads what it is answered."""
@@ -168,9 +177,31 @@ class TwinWorld:
         for vid in ("hidden", *PARTLY, "open"):
             seen = broker.get(EVE, vid, now)
             self.received.append((now, None if seen is None else encode(seen)))
+        self._looks += 1
+        if self._looks % LOOKS_BACK == 0:
+            self._look_back()
         self.ask(UnpublishFor, "eve", "hidden", received=True)
         self.ask(SetRules, "eve", "hidden", (), received=True)
         self.ask(PublishFor, "eve", Context("hidden", "lab", None, {}, now), received=True)
+
+    def _look_back(self) -> None:
+        """Let Eve ask for the past: all of it, a time lately, and a moment."""
+        log, now = SimStepLog().of(self._stored(PAST_STEPS)), self.now
+        lately = (now - 1_500_000, now - 500_000)
+        for window in (EVER, lately, (lately[0], lately[0])):
+            memory = self.broker.remembers(EVE, now)
+            answers = found(
+                Asked(EVERYTHING, window),
+                memory.seen,
+                waiting=memory.waiting,
+                log=log,
+                archive=tuple,
+                known=memory.known,
+                whole=memory.whole,
+                blur=self.broker.blur,
+            )
+            said = [encode(one) for one in answers.values()]
+            self.received.append((now, (window, said)))
 
 
 class TwinStory:
