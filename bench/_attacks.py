@@ -8,6 +8,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from itertools import count
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
@@ -19,6 +20,8 @@ from bench import _filter_shapes as shapes
 
 FILTER_MAX = 16_000
 STRANGERS = 3_000
+BROAD_SESSIONS = 20
+PER_SESSION = 999
 
 
 def _filling(make: Callable[[int], str]) -> str:
@@ -60,6 +63,30 @@ def _subscribed(url: str, token: str, filters: Iterator[str], until: float) -> C
             while kind not in ("subscribed", "problem", "error"):
                 kind = json.loads(there.recv())["type"]
             told[kind] += 1
+    return told
+
+
+def _moved(url: str, token: str, until: float) -> Counter[str]:
+    """Want one's own context by thousands of filters that it nearly always satisfies; change it."""
+    told: Counter[str] = Counter()
+    address = url.replace("http", "ws", 1) + "/session?device=broad-"
+    headers = {"Authorization": f"Bearer {token}"}
+    with ExitStack() as sessions:
+        for device in range(BROAD_SESSIONS):
+            opened = connect(
+                f"{address}{device}", additional_headers=headers, compression=None, max_queue=None
+            )
+            there = sessions.enter_context(opened)
+            for number in range(PER_SESSION):
+                text = f"mine <> {device * PER_SESSION + number}"
+                there.send(json.dumps({"type": "subscribe", "re": str(number), "filter": text}))
+            there.send(json.dumps({"type": "subscribe", "re": "last", "filter": "vid = 'mine'"}))
+        moves = ({"mine": number % 997} for number in count())
+        features = (
+            {"type": "Feature", "geometry": None, "properties": {"place": "b/1", **mine}}
+            for mine in moves
+        )
+        told += _sent(url, token, (("PUT", "/contexts/mine", one) for one in features), until)
     return told
 
 
@@ -154,6 +181,7 @@ WAYS: Final[dict[str, Callable[[str, str, float], Counter[str]]]] = {
     "whole current sets": lambda url, token, s: _subscribed(
         url, token, (f"level >= 0 OR a{number} = 1" for number in count()), time.monotonic() + s
     ),
+    "one object, many filters": lambda url, token, s: _moved(url, token, time.monotonic() + s),
     "rules that name people": lambda url, token, s: _sent(
         url, token, _naming(), time.monotonic() + s
     ),

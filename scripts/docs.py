@@ -39,6 +39,7 @@ from roamcast.live.http.writing import BATCH_MAX
 from roamcast.live.links.session import IN_FLIGHT_MAX
 from roamcast.live.what_if import office
 from roamcast.model.contexts import ATTRIBUTES_MAX
+from roamcast.model.events import VIEW_CLASSES_MAX
 from roamcast.model.filters.parse import DEPTH_MAX, PATTERN_LENGTH_MAX
 from roamcast.model.filters.scan import LENGTH_MAX, PARENTHESES_DEPTH_MAX, TERMS_MAX
 from roamcast.model.filters.shapes import VERTICES_MAX
@@ -278,6 +279,7 @@ FILTER_LIMITS = {
 
 FIXED_LIMITS = {
     "batch.features_max": BATCH_MAX,
+    "broker.view_classes_max": VIEW_CLASSES_MAX,
     "casts.candidates_max": CastSettings().candidates_max,
     "casts.union_max": CastSettings().union_max,
     "casts.update_max": CastSettings().update_max,
@@ -336,7 +338,7 @@ def _limits() -> list[str]:
         "",
         "For a size or a number the test takes what is at the limit and refuses what is one past",
         "it (`items_max` is lowered instead, as OGC API wants). For a time (`…_s`) on a running",
-        "service, a rate or a default it shows the effect. Limits of `filter`, `batch`,",
+        "service, a rate or a default it shows the effect. Limits of `filter`, `batch`, `broker`,",
         "`casts`, `rules`, `session`, `token`, `webhook` and `what_if` are fixed.",
         "",
         "| limit | default | test |",

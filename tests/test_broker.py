@@ -134,6 +134,7 @@ def test_two_who_may_see_the_same_share_a_class_and_one_who_is_named_has_its_own
     assert apart.view_class("carl") != apart.view_class("ann")
 
 
+@pytest.mark.limit("broker.view_classes_max")
 def test_at_the_limit_of_view_classes_one_more_is_refused() -> None:
     many = RulesPolicy(lambda _: (), lambda client: Viewer(client, frozenset({client})))
     for number in range(VIEW_CLASSES_MAX):

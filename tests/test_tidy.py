@@ -54,10 +54,11 @@ LONGER = {
     "sim/workloads/broker.py",
     "channels/server/contexts.py",
     "channels/failover/replication.py",
+    "channels/sessions/hub.py",
 }
 """One idea that is longer: the whole broker, everybody who uses it and what they are promised; the
-map and its updates, which every PUT passes; the disk of a broker, from a part's write to the
-followers and the hand-over."""
+map and its updates, and the frames of those who watch, which every PUT passes; the disk of a
+broker, from a part's write to the followers and the hand-over."""
 
 CLOCKS = re.compile(
     r"\b(time\.(time|monotonic|perf_counter)(_ns)?\(|datetime\.(now|utcnow|today)\(|uuid[14]\(|"

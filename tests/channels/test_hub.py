@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roamcast.channels.server.settings import MapSettings
-from roamcast.channels.sessions import hub as module
 from roamcast.channels.sessions.settings import HubSettings
 from roamcast.errors import InputError, LimitError, NotFoundError
 from roamcast.identity.rules import Viewer
@@ -177,18 +176,3 @@ def test_in_the_end_every_session_has_read_the_true_view(seed: int) -> None:
             found = desk.broker.find(Viewer(name), Filter.parse(text), desk.now)
             assert desk.sees(name, about) == {one.vid: one.place for one in found}, (name, text)
             assert reader.query_of[about] in reader.complete
-
-
-def test_the_encodings_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "FEATURES_MAX", 3)
-    monkeypatch.setattr(module, "EVENTS_MAX", 2)
-    desk = Desk()
-    desk.open("s")
-    desk.watch("s", "within(place, 'hq')")
-    writer = desk.broker._hub.writer
-    for number in range(10):
-        desk.keep(f"p{number}", "hq")
-        desk.run(SECOND)
-        assert len(writer._features) <= 3
-        assert len(writer._events) <= 2
-    assert len(desk.sees("s")) == 10

@@ -100,8 +100,8 @@ DEFECTS = {
     "an office is a floor, too": ('elif precision == "room" and 0', "elif 0"),
     "one segment more than the precision": ("keep = min(", "keep = 1 + min("),
     "groups name nobody": (
-        "viewer.name in named or not viewer.groups.isdisjoint(named)",
-        "viewer.name in named",
+        "any(group in named for group in viewer.groups)",
+        "False",
     ),
     "a name is compared by its beginning": (
         "viewer.name in named",

@@ -1,5 +1,6 @@
 """Privacy rules: nothing finer than allowed ever comes out."""
 
+import json
 from collections.abc import Sequence
 
 import msgspec
@@ -11,6 +12,7 @@ from roamcast.errors import InputError, LimitError
 from roamcast.identity.rules import (
     DAYS_MAX,
     DEPTHS,
+    FEW,
     LEVELS,
     MINUTES_A_DAY,
     RULES_MAX,
@@ -234,6 +236,43 @@ def test_rules_have_limits() -> None:
 def test_impossible_hours_are_refused(wrong: Hours) -> None:
     with pytest.raises((InputError, LimitError)):
         check_rules([Rule(viewers=("*",), precision="room", hours=wrong)])
+
+
+class Name(str):
+    """A name that counts how often it is compared with another."""
+
+    __slots__ = ()
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Name.compared += 1
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+@pytest.mark.parametrize("many", [1, FEW, FEW + 1, 2_000])
+def test_a_viewer_is_found_among_many_without_walking_through_them(many: int) -> None:
+    viewers = tuple(f"viewer-{number}" for number in range(many))
+    rules = (Rule(viewers=viewers, precision="room", past=True),)
+    context = Context("x", "campus/b/1/r", None, {}, 0)
+    Name.compared = 0
+    last, group = Viewer(Name(viewers[-1])), Viewer("eve", frozenset({Name(viewers[0])}))
+    assert visible(context, rules, last, 1) == visible(context, rules, group, 1) is not None
+    assert visible(context, rules, Viewer(Name("eve")), 1) is None
+    assert Name.compared <= 3 * FEW
+    assert decode_rules(msgspec.json.encode(rules)) == rules
+    assert hash(decode_rules(msgspec.json.encode(rules))) == hash(rules)
+
+
+@pytest.mark.parametrize("field", ["attribute", "viewer", "Hours", "until"])
+def test_an_unknown_field_is_refused_for_it_might_have_hidden_something(field: str) -> None:
+    rule = {"viewers": ["*"], "precision": "exact", field: ["type"]}
+    with pytest.raises(InputError, match=f"unknown field `{field}`"):
+        decode_rules(json.dumps([rule]).encode())
+    hours = {"viewers": ["*"], "precision": "exact", "hours": {field: 9}}
+    with pytest.raises(InputError, match=f"unknown field `{field}`"):
+        decode_rules(json.dumps([hours]).encode())
 
 
 def test_an_unknown_precision_is_refused() -> None:

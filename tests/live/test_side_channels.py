@@ -14,6 +14,7 @@ from roamcast.broker import AdmitClient, Failed, UnpublishFor
 from roamcast.channels.past import asking
 from roamcast.channels.past.asking import EVER, Asked, found
 from roamcast.channels.past.part import STEPS
+from roamcast.channels.reliable.messages import Data
 from roamcast.channels.server import contexts, current_sets, live_views
 from roamcast.channels.server.contexts import MapContexts
 from roamcast.channels.server.messages import (
@@ -196,6 +197,37 @@ def test_rules_that_name_eve_and_change_nothing_for_her(past: bool) -> None:
     end = (rules(*floor), put(ROOMS[1]), put(ROOMS[2]), put(ROOMS[1], "y"))
     naming = rules(Rule(viewers=("eve",), precision="hidden"))
     assert told_by_session(*begin, naming, *end) == told_by_session(*begin, nothing, *end)
+
+
+def connect_named(world: World) -> None:
+    """Let a rule name Eve, and her link come again, as links do then."""
+    world.rules("z", (Rule(viewers=("eve",), precision="exact"),))
+    world.request(AdmitClient, LINK, EVE)
+    world._asked = 0
+    world.say(Hello(), Subscribe("near", "within(place, 'campus')"), Subscribe("all", "vid <> ''"))
+
+
+def test_a_link_that_rules_name_is_not_told_what_they_show_to_others() -> None:
+    """It hears no channel of others: what comes there, and what does not, would tell (0492)."""
+    own = Rule(viewers=("eve",), precision="exact", past=True, attributes=("type",))
+    moves = (put(ROOMS[0]), put(ROOMS[1]), put(ROOMS[2]), put(ROOMS[0], "y"))
+    ways = [
+        told(connect_named, rules(*given), *moves, rules(*then), put(ROOMS[3]))
+        for given, then in (
+            (shown("exact"), shown("exact")),
+            ((*shown("floor"), own), (*shown("building"), own)),
+            ((own,), shown("exact")),
+        )
+    ]
+    # By connection: which of two is written to first, within a microsecond, nobody can tell.
+    first, *others = [
+        [one for one in way if isinstance(one[1], bytes | list) == session]
+        for session in (False, True)
+        for way in ways
+    ]
+    assert len([message for _, message in first if isinstance(message, Batch | Data)]) > len(moves)
+    assert others[:2] == [first] * 2
+    assert others[3:] == [others[2]] * 2
 
 
 def test_a_session_that_rules_name_is_sent_what_differs_while_much_waits() -> None:

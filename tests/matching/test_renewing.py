@@ -53,6 +53,35 @@ def test_a_set_that_removed_filters_fill_takes_another_one(monkeypatch: pytest.M
     assert ours.match(Context("v", "lab", None, {"b": 1, "a3": 1, "a4": 1})) == ["4", "one more"]
 
 
+def test_a_thousand_that_go_together_move_no_more_than_their_share(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(renewing, "TERMS_MIN", 16)
+    ours = RenewingSet()
+    for number in range(600):
+        ours.add(str(number), Filter.parse(f"a{number} = 1"))
+    ours._place()
+    moved: list[int] = []
+    add_many = FilterSet.add_many
+
+    def counted(self: FilterSet, items: list[tuple[str, Filter]]) -> None:
+        moved.append(len(items))
+        add_many(self, items)
+
+    monkeypatch.setattr(FilterSet, "add_many", counted)
+    began = 0
+    for number in range(500):
+        ours.remove(str(number))
+        began += ours._next is not None or bool(moved)
+        assert sum(moved) <= renewing.MOVES * began
+    assert moved
+    assert max(moved) <= renewing.MOVED_TOGETHER
+    assert len(moved) <= sum(moved) // renewing.MOVED_TOGETHER + 4  # mostly many at once
+    for number in (499, 500, 599):
+        found = ours.match(Context("v", "lab", None, {f"a{number}": 1}))
+        assert found == ([] if number == 499 else [str(number)])
+
+
 def occupied(ours: RenewingSet) -> tuple[int, int]:
     """Columns, tokens and texts that are known, and the bytes of all arrays."""
     ours._place()

@@ -51,6 +51,11 @@ LEAKS = {
         "if (was.body, was.number) != (body, now.number):",
         "if False:",
     ),
+    "a link in the class of its groups": (
+        "roamcast.identity.policy:RulesPolicy._name",
+        'viewer.name if self._names(viewer.name) else ""',
+        '""',
+    ),
     "a frame that leaves at once": (
         "roamcast.channels.sessions.branches:Branches.part",
         "Branch(dict(query.events), query.ready_us)",
@@ -70,6 +75,11 @@ LEAKS = {
         "roamcast.channels.sessions.publications:StoredPublications._check_published",
         "raise NotFoundError(f",
         'raise NotFoundError(f"{known is None} " f',
+    ),
+    "times of the past beyond the asked one": (
+        "roamcast.channels.past.asking:_cut",
+        "low, high = reach",
+        "return list(run)",
     ),
     "counts of what is hidden": (
         "roamcast.broker:Broker.count",

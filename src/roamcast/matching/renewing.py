@@ -21,8 +21,11 @@ from roamcast.model.filters import Filter
 TERMS_MIN: Final = 4_096
 """Removed terms below which a set is not renewed."""
 
-MOVES: Final = 16
-"""Filters that one addition or removal moves to the next set."""
+MOVES: Final = 4
+"""Filters that one addition or removal moves to the next set; thousands go with one session."""
+
+MOVED_TOGETHER: Final = 64
+"""Filters that are moved at once, for the kernels are called once for all of these."""
 
 LATER_MAX: Final = 64
 """Filters that wait to be placed together: two milliseconds of whoever matches next."""
@@ -44,6 +47,8 @@ class RenewingSet:
         self._next: FilterSet | None = None
         self._filters: dict[str, Filter] = {}
         self._to_move: list[str] = []
+        self._due = 0
+        """How many of these are to be moved with the next that are."""
         self._standing = 0
         self._removed = 0
 
@@ -141,11 +146,17 @@ class RenewingSet:
         """Move filters to the next set; when none is left it takes over."""
         if self._next is None:
             return
-        for _ in range(min(most, len(self._to_move))):
+        self._due += most
+        if self._due < min(MOVED_TOGETHER, len(self._to_move)):
+            return
+        moved = []
+        for _ in range(min(self._due, len(self._to_move))):
             name = self._to_move.pop()
             wanted = self._filters.get(name)
             if wanted is not None and name not in self._next:
-                self._next.add(name, wanted)
+                moved.append((name, wanted))
+        self._due = 0
+        self._next.add_many(moved)
         if not self._to_move:
             self._take(self._next)
             self._next, self._removed = None, 0

@@ -48,6 +48,10 @@ READ = {
         "live/service/making.py",
         "limits.subscriptions_per_client_max",
     ),
+    "limits.matches_per_subject_max": (
+        "live/service/making.py",
+        "limits.matches_per_subject_max",
+    ),
     "limits.standing_steps_max": (
         "live/config/settings.py",
         "self.limits.standing_steps_max",

@@ -15,7 +15,7 @@ from roamcast.channels.server.map_context import ClassView, MapContext, Touched,
 from roamcast.channels.server.messages import State
 from roamcast.channels.server.named import NamedViewer, NamedViewers, ViewerKey
 from roamcast.channels.server.notes import Notes
-from roamcast.channels.server.queries import LocalUpdate, Matched
+from roamcast.channels.server.queries import LocalUpdate, Matched, is_among
 from roamcast.channels.server.view_class import ViewClass
 from roamcast.matching.live.slices import run
 from roamcast.model.contexts import Context
@@ -101,7 +101,7 @@ class Apart:
         own = []
         for vid in watcher.vids:
             now = self._contexts[vid].shown_apart(watcher.key)
-            if vid in later or (now is not None and query in now.matched):
+            if vid in later or (now is not None and is_among(now.matched, query)):
                 own.append(vid)
         return sorted([*with_class, *own])
 

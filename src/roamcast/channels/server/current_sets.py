@@ -11,7 +11,7 @@ from roamcast.channels.server.desk import Desk, Policy
 from roamcast.channels.server.live_views import seen_by
 from roamcast.channels.server.map_context import ClassView, MapContext
 from roamcast.channels.server.messages import State
-from roamcast.channels.server.queries import QueryRecord
+from roamcast.channels.server.queries import QueryRecord, is_among
 from roamcast.channels.server.view_class import ViewClass
 from roamcast.channels.spread.dissemination import Dissemination
 from roamcast.matching.live.slices import run
@@ -86,7 +86,7 @@ class CurrentSets:
         """Give a context's present state if it satisfies any of some queries."""
         self._contexts.notes.settle(vid)
         now = self.map.contexts[vid].views.get(view.name)
-        if now is None or not any(query in now.matched for query in queries):
+        if now is None or not any(is_among(now.matched, query) for query in queries):
             return None
         return State(now.number, vid, now.body)
 
@@ -102,7 +102,7 @@ class CurrentSets:
         if known is None:
             return None
         now = self._shown_to(view, known, alone)
-        if now is None or record.number not in now.matched:
+        if now is None or not is_among(now.matched, record.number):
             watcher = self._contexts.apart.named.apart(view.name, alone, vid)
             if not self._contexts.notes.waits(record.number, vid, watcher):
                 return None

@@ -6,11 +6,11 @@ it sees of these, and which of its own queries that satisfies, is kept with the 
 viewer who watches, so that an update costs its classes and those whom this very object names.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 import msgspec
 
-from roamcast.channels.server.queries import Matched
+from roamcast.channels.server.queries import Matched, is_among
 from roamcast.channels.server.view_class import ViewClass
 
 ViewerKey = tuple[str, str]
@@ -32,11 +32,11 @@ class NamedViewer(msgspec.Struct):
     vids: dict[str, None]
     """The contexts on the map that lie apart for it."""
 
-    def own(self, matched: Collection[int]) -> Matched:
-        """Give those of some queries of the class that are its own, in ascending order."""
-        if len(self.queries) < len(matched):
-            return tuple(sorted(query for query in self.queries if query in matched))
-        return tuple(sorted(query for query in matched if query in self.queries))
+    def own(self, matched: Matched) -> Matched:
+        """Give those of some queries of the class that are its own."""
+        if len(self.queries) < len(matched) // 16:  # a search in many takes as many steps
+            return tuple(sorted([query for query in self.queries if is_among(matched, query)]))
+        return tuple([query for query in matched if query in self.queries])
 
 
 class NamedViewers:

@@ -14,12 +14,16 @@ import msgspec
 from roamcast.channels.server.desk import Desk
 from roamcast.channels.server.map_context import MapContext, view_of
 from roamcast.channels.server.named import NamedViewer
+from roamcast.channels.server.queries import Matched
 from roamcast.channels.server.view_class import ViewClass
 from roamcast.model.contexts import Context
 from roamcast.model.parts import Timer
 
 SLICE_US: Final = 1_000
 """Between two slices of notes."""
+
+GONE_MAX: Final = 64
+"""Queries that are gone stay noted at a context until they are so many, and as many as stand."""
 
 
 class NotesDue(Timer, frozen=True):
@@ -55,6 +59,8 @@ class Notes:
         """
         self._desk = desk
         self._contexts = contexts
+        self._last: tuple[Matched, list[int], Matched] = (), [], ()
+        """What was added last to what, and gave what: contexts that satisfy the same share it."""
         desk.timers.handle(NotesDue, self._due)
 
     def note(
@@ -135,8 +141,24 @@ class Notes:
             else:
                 known.set_apart(watcher.key, before)
         standing = view.table.records if watcher is None else watcher.queries
-        noted = [number for number in before.matched if number in standing]
-        before.matched = tuple(sorted({*noted, *queries}))
+        before.matched = self._added(before.matched, queries, standing)
+
+    def _added(self, matched: Matched, queries: list[int], standing: Collection[int]) -> Matched:
+        """Add new queries to those that a context satisfies.
+
+        Whoever subscribes to much would wait for it if all of these were looked at each time, so
+        some that stand no more stay among them, as they do where nothing is added.
+        """
+        was, added, both = self._last
+        if matched is not was or queries != added:
+            if len(matched) > 2 * len(standing) + GONE_MAX:
+                both = tuple(sorted({*queries, *(one for one in matched if one in standing)}))
+            elif matched and min(queries) <= matched[-1]:
+                both = tuple(sorted({*matched, *queries}))
+            else:
+                both = (*matched, *sorted(queries))
+            self._last = matched, queries, both
+        return both
 
     def _due(self, timer: NotesDue) -> None:
         """Note the queries at some more contexts: as many notes as may be made at once."""

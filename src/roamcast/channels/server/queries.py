@@ -6,6 +6,7 @@ same bytes of a context, so one transmission can serve them all. A disjunction i
 that its parts meet other people's standard queries (AMS, "disassembles").
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import product
 from typing import Any, Final, Protocol
@@ -24,7 +25,17 @@ Matched = tuple[int, ...]
 """The numbers of the queries that a context satisfies, in ascending order."""
 
 SETS_MAX: Final = 4_096
-"""How many sets of queries, and changes between two of them, are cached (0068)."""
+"""How many sets of queries, and of each class changes between two of them, are cached (0068)."""
+
+NUMBERS_MAX: Final = 1 << 20
+"""How many numbers of queries these sets have together, and these changes: a few dozen megabytes.
+Somebody who watches much may satisfy as many with one context."""
+
+
+def is_among(matched: Matched, query: int) -> bool:
+    """Whether a query is one of these; `in` would walk through all of them."""
+    at = bisect_left(matched, query)
+    return at < len(matched) and matched[at] == query
 
 
 class Matcher(Protocol):
@@ -115,26 +126,40 @@ class SharedQueries:
     def __init__(self, matcher: Matcher) -> None:
         self.matcher = matcher
         self._classes: dict[int, str] = {}
+        self._numbers: dict[str, int] = {}
+        """Ids at the matcher → numbers, the same object in every set."""
         self._sets: dict[bytes, tuple[tuple[str, Matched], ...]] = {}
+        self._held = 0
 
     def __len__(self) -> int:
         return len(self._classes)
 
     def occupancy(self) -> dict[str, tuple[int, int]]:
-        """How much is cached, and its bound."""
-        return {"query sets": (len(self._sets), SETS_MAX)}
+        """How much is held, and its bound."""
+        return {
+            "named queries": (len(self._numbers), len(self._classes)),
+            "query sets": (len(self._sets), SETS_MAX),
+            "numbers in query sets": (self._held, NUMBERS_MAX),
+        }
 
     def add(self, number: int, view_class: str, wanted: Filter) -> None:
         """Add a query of a view class."""
-        self.matcher.add(str(number), wanted)
+        name = str(number)
+        self.matcher.add(name, wanted)
         self._classes[number] = view_class
-        self._sets.clear()
+        self._numbers[name] = number
+        self._forget()
 
     def remove(self, number: int) -> None:
         """Remove a query."""
-        self.matcher.remove(str(number))
-        del self._classes[number]
+        name = str(number)
+        self.matcher.remove(name)
+        del self._classes[number], self._numbers[name]
+        self._forget()
+
+    def _forget(self) -> None:
         self._sets.clear()
+        self._held = 0
 
     def match(self, context: Context) -> tuple[tuple[str, Matched], ...]:
         """Give the queries that a context satisfies, by view class, in ascending order.
@@ -146,13 +171,17 @@ class SharedQueries:
         key = found.tobytes()
         known = self._sets.get(key)
         if known is None:
-            if len(self._sets) >= SETS_MAX:
-                self._sets.clear()
+            name_of, numbers = self.matcher.name_of, self._numbers
             sets: dict[str, list[int]] = {}
-            for query in sorted(int(self.matcher.name_of(at)) for at in found.tolist()):
+            for query in sorted([numbers[name_of(at)] for at in found.tolist()]):
                 sets.setdefault(self._classes[query], []).append(query)
             known = tuple((name, tuple(queries)) for name, queries in sets.items())
-            self._sets[key] = known
+            size = len(found)
+            if len(self._sets) >= SETS_MAX or self._held + size > NUMBERS_MAX:
+                self._forget()
+            if size <= NUMBERS_MAX:
+                self._sets[key] = known
+                self._held += size
         return known
 
 
@@ -165,6 +194,7 @@ class QueryTable:
         self._shared = shared
         self._numbers: dict[str, int] = {}
         self._changes: dict[tuple[Matched, Matched], QueryChange] = {}
+        self._held = 0
         self._members_max = members_max
 
     def __len__(self) -> int:
@@ -177,7 +207,10 @@ class QueryTable:
 
     def occupancy(self) -> dict[str, tuple[int, int]]:
         """How much is cached of what, and the bound of each."""
-        return {"query changes": (len(self._changes), SETS_MAX)}
+        return {
+            "query changes": (len(self._changes), SETS_MAX),
+            "numbers in query changes": (self._held, NUMBERS_MAX),
+        }
 
     def add(self, number: int, wanted: Filter, satisfied_by: Sequence[str]) -> QueryRecord:
         """Make a record for a query nobody had placed, with the contexts that satisfy it now."""
@@ -194,7 +227,7 @@ class QueryTable:
         """Forget a query that nobody subscribes to any more."""
         assert not record.clients
         self._shared.remove(record.number)
-        self._changes.clear()
+        self._forget()
         del self.records[record.number]
         del self._numbers[record.filter.text]
 
@@ -206,19 +239,29 @@ class QueryTable:
         """
         known = self._changes.get((before, after))
         if known is None:
-            if len(self._changes) >= SETS_MAX:
-                self._changes.clear()
-            standing = tuple(query for query in before if query in self.records)
-            queries = tuple(sorted({*standing, *after}))
-            known = self._changes[before, after] = QueryChange(
+            records = self.records
+            standing = tuple([query for query in before if query in records])
+            was, now = set(standing), set(after)
+            queries = tuple(sorted(was | now))
+            known = QueryChange(
                 standing,
                 after,
                 queries,
-                tuple(self.records[query] for query in queries),
-                tuple(self.records[query] for query in standing if query not in after),
-                tuple(self.records[query] for query in after if query not in before),
+                tuple([records[query] for query in queries]),
+                tuple([records[query] for query in standing if query not in now]),
+                tuple([records[query] for query in after if query not in was]),
             )
+            size = len(before) + len(after)
+            if len(self._changes) >= SETS_MAX or self._held + size > NUMBERS_MAX:
+                self._forget()
+            if size <= NUMBERS_MAX:
+                self._changes[before, after] = known
+                self._held += size
         return known
+
+    def _forget(self) -> None:
+        self._changes.clear()
+        self._held = 0
 
     def enter(self, record: QueryRecord, vid: str) -> None:
         """Count in a context that satisfies the query from now on."""

@@ -20,7 +20,7 @@ class Standing:
 
     def held(self, client: str) -> int:
         """Give what the subscriptions of a client's subject cost."""
-        return self._held.get(_subject_of(client), 0)
+        return self._held.get(subject_of(client), 0)
 
     def occupancy(self) -> dict[str, tuple[int, int]]:
         """The dearest subject, and the bound of each that is no relay."""
@@ -37,7 +37,7 @@ class Standing:
 
     def add(self, client: str, wanted: Filter) -> None:
         """Count a subscription in."""
-        subject = _subject_of(client)
+        subject = subject_of(client)
         self._held[subject] = self._held.get(subject, 0) + wanted.standing_steps
 
     def give_back(self, client: str, wanted: Filter) -> None:
@@ -45,11 +45,11 @@ class Standing:
         left = self.held(client) - wanted.standing_steps
         assert left >= 0, "given back more than was counted in"
         if left:
-            self._held[_subject_of(client)] = left
+            self._held[subject_of(client)] = left
         else:
-            self._held.pop(_subject_of(client), None)
+            self._held.pop(subject_of(client), None)
 
 
-def _subject_of(client: str) -> str:
+def subject_of(client: str) -> str:
     """Give who is behind a client's or session's name, `subject#device`."""
     return client.partition("#")[0]

@@ -25,9 +25,13 @@ class Branches:
 
         Say whether it is for those that still share.
         """
-        some = [only] if only else sorted(without)
-        sessions = [name for viewer in some for name in self._desk.viewers.get(viewer, ())]
-        parted = [name for name in sessions if name in query.shared]
+        if not only and len(without) > len(query.shared):
+            sessions = self._desk.sessions
+            parted = [name for name in query.shared if sessions[name].viewer in without]
+        else:
+            some = [only] if only else sorted(without)
+            viewers = [self._desk.viewers.get(viewer, ()) for viewer in some]
+            parted = [name for names in viewers for name in names if name in query.shared]
         if len(parted) == len(query.shared):
             return bool(only)
         for name in parted:
@@ -57,13 +61,13 @@ class Branches:
         without: frozenset[str],
     ) -> None:
         """Take an event for the branches that it is for."""
-        for name, branch in list(query.branches.items()):
-            if self._desk.concerns(name, only, without):
-                merge(branch.events, event.state.vid, event)
-                if now >= branch.ready_us:
-                    self.flush(query, name, now)
-                else:
-                    self._desk.timers.sooner(BranchTimer(query.key, name), branch.ready_us)
+        for name in self._desk.concerned(query.branches, only, without):
+            branch = query.branches[name]
+            merge(branch.events, event.state.vid, event)
+            if now >= branch.ready_us:
+                self.flush(query, name, now)
+            else:
+                self._desk.timers.sooner(BranchTimer(query.key, name), branch.ready_us)
 
     def flush(self, query: SharedQuery, name: str, now: int) -> None:
         """Let what waits for one session leave, at the pace of all."""
@@ -75,3 +79,14 @@ class Branches:
         """End a branch; give what waits in it."""
         self._desk.timers.cancel(BranchTimer(query.key, name))
         return query.branches.pop(name)
+
+    def part_with(self, name: str, query: SharedQuery) -> None:
+        """Tell a session nothing more of a query, in whatever way it is served."""
+        query.alone.pop(name, None)
+        if name in query.branches:
+            self.end(query, name)
+        if name in query.shared:
+            del query.shared[name]
+            query.listed = None
+        if not query.shared:
+            query.events.clear()

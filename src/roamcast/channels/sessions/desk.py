@@ -1,6 +1,7 @@
 """The state that all parts of the hub share: sessions, their queries, timers, outgoing effects."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -44,7 +45,13 @@ class SlowTimer(msgspec.Struct, frozen=True):
     session: str
 
 
-HubTimer = QueryTimer | BranchTimer | AloneTimer | SlowTimer
+class ExcessTimer(msgspec.Struct, frozen=True):
+    """A session with too many subscriptions to one object is over."""
+
+    session: str
+
+
+HubTimer = QueryTimer | BranchTimer | AloneTimer | SlowTimer | ExcessTimer
 
 
 class Branch(msgspec.Struct):
@@ -128,10 +135,13 @@ class HubDesk:
         self.timers: Timers[HubTimer] = Timers()
         self.out: list[Effect] = []
 
-    def concerns(self, name: str, only: str, without: frozenset[str]) -> bool:
-        """Whether an event that is for some viewers is for a session."""
-        viewer = self.sessions[name].viewer
-        return viewer == only if only else viewer not in without
+    def concerned(self, among: Mapping[str, Any], only: str, without: frozenset[str]) -> list[str]:
+        """Name the sessions among some that an event is for, which is for some viewers."""
+        if only:  # many may be told alone, one after the other: walk through none but its own
+            return [name for name in self.viewers.get(only, ()) if name in among]
+        if not without:
+            return [*among]
+        return [name for name in among if self.sessions[name].viewer not in without]
 
     def send(self, session: HubSession, frame: bytes, now: int) -> None:
         """Send one session a frame; its limit counts the bytes."""

@@ -8,6 +8,7 @@ is slow, has a bandwidth limit or has just subscribed is served alone (`alone.py
 """
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, ClassVar, Final
 
 import msgspec
@@ -22,6 +23,7 @@ from roamcast.channels.sessions.desk import (
     AloneTimer,
     Branch,
     BranchTimer,
+    ExcessTimer,
     HubDesk,
     HubSession,
     HubTimer,
@@ -43,6 +45,7 @@ from roamcast.channels.sessions.events import (
     SubscribeSessionMany,
     UnsubscribeSession,
 )
+from roamcast.channels.sessions.matches import Matches
 from roamcast.channels.sessions.messages import (
     CloudEvent,
     CurrentComplete,
@@ -53,6 +56,7 @@ from roamcast.channels.sessions.placing import EVERYWHERE, Placing, number_at_ma
 from roamcast.channels.sessions.settings import HubSettings
 from roamcast.channels.spread.streams import Ledger
 from roamcast.errors import InputError, LimitError, NotFoundError, RoamcastError
+from roamcast.model.caching import ENTRY_BYTES
 from roamcast.model.contexts import Context, context_of, encode
 from roamcast.model.events import Acknowledged, Failed, MapTouched, SessionClosed
 from roamcast.model.filters import Filter
@@ -60,10 +64,10 @@ from roamcast.model.machine import Effect
 from roamcast.model.parts import Occupancy, Part, Timers
 from roamcast.model.time import EPOCH, MICROSECOND
 
-FEATURES_MAX: Final = 65_536
+FEATURES_BYTES_MAX: Final = 64 << 20
 """Features remembered by their bytes; beyond it all are forgotten."""
 
-EVENTS_MAX: Final = 4_096
+EVENTS_BYTES_MAX: Final = 16 << 20
 _encode = msgspec.json.Encoder().encode
 
 # The encoder goes by an object's own type, so bytes that are JSON already may stand for the Feature
@@ -86,14 +90,28 @@ class EventWriter:
         self._epoch = epoch
         self._features: dict[bytes, bytes] = {}
         self._events: dict[tuple[EventKind, int, str, bytes], bytes] = {}
+        self._features_bytes = self._events_bytes = 0
+
+    def occupancy(self) -> Occupancy:
+        """How much is remembered of what, and the bound of each."""
+        return {
+            "features": (len(self._features), FEATURES_BYTES_MAX // ENTRY_BYTES),
+            "bytes of features": (self._features_bytes, FEATURES_BYTES_MAX),
+            "events": (len(self._events), EVENTS_BYTES_MAX // ENTRY_BYTES),
+            "bytes of events": (self._events_bytes, EVENTS_BYTES_MAX),
+        }
 
     def feature(self, body: bytes, context: Context | None = None) -> bytes:
         """Give a context as a GeoJSON Feature; it is decoded only if it is not at hand."""
         known = self._features.get(body)
         if known is None:
-            if len(self._features) >= FEATURES_MAX:
+            known = encode(context or context_of(body))
+            size = len(body) + len(known) + ENTRY_BYTES
+            if self._features_bytes + size > FEATURES_BYTES_MAX:
                 self._features.clear()
-            known = self._features[body] = encode(context or context_of(body))
+                self._features_bytes = 0
+            self._features[body] = known
+            self._features_bytes += size
         return known
 
     def event(self, event: ContextEvent) -> bytes:
@@ -103,8 +121,6 @@ class EventWriter:
         key = (event.kind, state.number, state.vid, state.body)
         known = self._events.get(key)
         if known is None:
-            if len(self._events) >= EVENTS_MAX:
-                self._events.clear()
             left = event.kind is EventKind.LEFT
             made = CloudEvent(
                 specversion="1.0",
@@ -116,7 +132,13 @@ class EventWriter:
                 datacontenttype="application/geo+json",
                 data=None if left else _raw(self.feature(state.body, event.context)),
             )
-            known = self._events[key] = _encode(made)
+            known = _encode(made)
+            size = len(state.body) + len(known) + ENTRY_BYTES
+            if self._events_bytes + size > EVENTS_BYTES_MAX:
+                self._events.clear()
+                self._events_bytes = 0
+            self._events[key] = known
+            self._events_bytes += size
         return known
 
     def changes(self, form: Format, query: int, events: list[bytes], pending: int = 0) -> bytes:
@@ -179,6 +201,7 @@ class Hub(Part):
         self._local = local
         self._branches = Branches(self._desk, self._write)
         self._alone = Alone(self._desk, self.placing, self._place_all, self._cut)
+        self._matches = Matches(self._desk, self._branches.part_with, self._cut)
         self._touched = False
         """Whether queries were placed or dropped that the map has not been told of."""
 
@@ -195,6 +218,7 @@ class Hub(Part):
             "queries": (len(self.queries), sum(len(one.subscriptions) for one in sessions)),
             "branches": (sum(len(one.branches) for one in self.queries.values()), used),
             "viewers with a name": (len(self._desk.viewers), len(self.sessions)),
+            **self.writer.occupancy(),
             **self.placing.occupancy(len(self.queries)),
             **self._alone.occupancy(used),
         }
@@ -293,8 +317,8 @@ class Hub(Part):
             del self._desk.viewers[session.viewer][name]
             if not self._desk.viewers[session.viewer]:
                 del self._desk.viewers[session.viewer]
-        self.timers.cancel(SlowTimer(name))
-        self.timers.cancel(AloneTimer(name))
+        for timer in (SlowTimer(name), AloneTimer(name), ExcessTimer(name)):
+            self.timers.cancel(timer)
 
     def ledger_of(self, name: str) -> Ledger | None:
         """Give what was sent to a client with a limit, also after its session."""
@@ -369,6 +393,10 @@ class Hub(Part):
     def _update(self, update: LocalUpdate, now: int) -> None:
         """Take what an update means for the queries of this process."""
         before, after = set(update.before), set(update.after)
+        if len(before) + len(after) > self.settings.matches_max:
+            found = [self._by_number.get((update.view_class, one), ()) for one in before | after]
+            queries = [*chain.from_iterable(found)]
+            self._matches.hold(queries, now, update.only, update.without)
         for number in sorted(before | after):
             kind = EventKind.CHANGED
             if number not in before:
@@ -385,6 +413,9 @@ class Hub(Part):
     def _remote_update(self, update: RemoteUpdate, now: int) -> None:
         """Take what another node's update means for queries that are for everywhere."""
         vid = update.state.vid
+        if len(update.before) + len(update.after) > self.settings.matches_max:
+            keys = [self.placing.watched(text) for text in update.before | update.after]
+            self._matches.hold([self.queries[key] for key in chain.from_iterable(keys)], now)
         for text in sorted(update.before | update.after):
             kind = EventKind.CHANGED
             if text not in update.before:
@@ -430,6 +461,9 @@ class Hub(Part):
             case SlowTimer(name):
                 if name in self.sessions:
                     self._alone.slow_for_too_long(name)
+            case ExcessTimer(name):
+                if name in self.sessions:
+                    self._matches.end(name)
 
     def _done(self) -> list[Effect]:
         out, self._desk.out = self._desk.out, []
@@ -447,7 +481,8 @@ class Hub(Part):
         without: frozenset[str] = frozenset(),
     ) -> None:
         """Take an event of a query, for one viewer's sessions only or without some viewers'."""
-        if query.branches:
+        # Who is told alone parts again at once, so that its rejoining changes nothing.
+        if query.branches and not only:
             self._branches.rejoin(query, now)
         shares = bool(query.shared)
         if shares and (only or without):
@@ -464,8 +499,8 @@ class Hub(Part):
                 self.timers.sooner(QueryTimer(query.key), query.ready_us)
         if query.branches:
             self._branches.take(query, event, now, only, without)
-        for name in list(query.alone):
-            if self._desk.concerns(name, only, without):
+        if query.alone:
+            for name in self._desk.concerned(query.alone, only, without):
                 self._alone.take(self.sessions[name], query.key, event, now)
 
     def _flush(self, query: SharedQuery, now: int) -> None:
@@ -482,6 +517,9 @@ class Hub(Part):
         falls into step with the others again, and at no time that tells of it (0320).
         """
         members = len(query.shared) + len(query.alone) + len(query.branches)
+        if members == 1:  # whose other queries take turns, too
+            name = next(chain(query.shared, query.alone, query.branches))
+            members = len(self.sessions[name].uses)
         period = self.settings.frame_cost_us * members
         return (now // period + 1) * period if period else now
 
@@ -558,22 +596,15 @@ class Hub(Part):
         query = self.queries.get(key)
         if query is None:
             return
-        query.alone.pop(name, None)
-        if name in query.branches:
-            self._branches.end(query, name)
-        if name in query.shared:
-            del query.shared[name]
-            query.listed = None
-        if not query.shared:
-            query.events.clear()
-            if not query.alone and not query.branches:
-                del self.queries[key]
-                number = (key[0], number_at_map(key))
-                self._by_number[number].remove(query)
-                if not self._by_number[number]:
-                    del self._by_number[number]
-                self.timers.cancel(QueryTimer(key))
-                self.placing.forget(key)
+        self._branches.part_with(name, query)
+        if not query.shared and not query.alone and not query.branches:
+            del self.queries[key]
+            number = (key[0], number_at_map(key))
+            self._by_number[number].remove(query)
+            if not self._by_number[number]:
+                del self._by_number[number]
+            self.timers.cancel(QueryTimer(key))
+            self.placing.forget(key)
 
     def _cut(self, name: str, reason: str) -> None:
         self._end(name)

@@ -32,6 +32,7 @@ from roamcast.channels.server.messages import ServerHere
 from roamcast.errors import RoamcastError, SettingsError
 from roamcast.live.auth.admission import TokenKeys
 from roamcast.live.cluster.link import ReplicaLink
+from roamcast.live.cluster.pulse import Pulse
 from roamcast.live.cluster.spare import SpareOrder, SpareReport
 from roamcast.live.config.settings import STORE_FILE, Settings, with_server
 from roamcast.live.store.store import DiskDriver, SqliteStore
@@ -84,7 +85,9 @@ class Child:
         self.epoch = 0
         self.started_at = 0.0
         self.ready = False
-        self.warm: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self.pulse = Pulse(process.pid, loop.time())
+        self.warm: asyncio.Future[None] = loop.create_future()
 
     def tell(self, line: bytes) -> None:
         """Write a line to it; one that is gone reads nothing."""
@@ -292,9 +295,12 @@ class Keeper:
         child = self._child
         if child is None:
             return
+        now = asyncio.get_running_loop().time()
         if child.ready:
             child.tell(b"?")
-        elif asyncio.get_running_loop().time() - child.started_at < START_S_MAX:
+            if self._alone and child.pulse.works(now):
+                self._alive(child, child.epoch)  # busy: nobody else could take over sooner
+        elif now - child.started_at < START_S_MAX:
             self._alive(child, child.epoch)  # it loads, which is no silence
 
     def _alive(self, child: Child, newest: int) -> None:
@@ -366,11 +372,13 @@ class Keeper:
         while line := await child.process.stdout.readline():
             said = msgspec.json.decode(line, type=SpareReport)
             if said.kind == "alive":
+                child.pulse.answered(asyncio.get_running_loop().time())
                 self._alive(child, said.newest)
             elif said.kind == "warm":
                 child.warm.set_result(None)
             elif said.kind == "ready":
                 child.ready = True
+                child.pulse.answered(asyncio.get_running_loop().time())
                 self._alive(child, child.epoch)
                 self._keep_port(said.url)
                 self._ready(said.url, said.token, child.process.pid)

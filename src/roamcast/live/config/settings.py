@@ -13,6 +13,7 @@ import msgspec
 
 from roamcast.channels.failover.watchdog import WatchdogSettings
 from roamcast.channels.server.settings import MapSettings, Mode
+from roamcast.channels.sessions.settings import HubSettings
 from roamcast.errors import SettingsError
 from roamcast.identity.policy import PUBLIC
 from roamcast.identity.rules import Rule
@@ -129,6 +130,9 @@ class Limits(Section, frozen=True, kw_only=True):
     subscriptions_per_client_max: Annotated[
         int, _number(1, 100_000, "subscriptions of one session")
     ] = 1_000
+    matches_per_subject_max: Annotated[
+        int, _number(1, 1_000_000, "subscriptions of one subject that one object may satisfy")
+    ] = HubSettings().matches_max
     standing_steps_max: Annotated[
         int, _number(1, 10**12, "steps that one subject's subscriptions may cost every update")
     ] = MapSettings().standing_steps_max

@@ -89,6 +89,7 @@ def broker_of(
         hub_settings=HubSettings(
             sessions_max=limits.connections_max,
             subscriptions_per_session_max=limits.subscriptions_per_client_max,
+            matches_max=limits.matches_per_subject_max,
             slow_us_max=int(limits.slow_s_max * MICROSECONDS),
         ),
         publication_settings=PublicationSettings(

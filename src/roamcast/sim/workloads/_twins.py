@@ -1,8 +1,9 @@
 """Twin worlds: two brokers that differ only in what Eve may not see, and all that reaches her.
 
 From one seed a story is drawn. Both worlds live through its open steps at the same times; the
-hidden ones happen in one world each. Eve watches, asks and tries what a stranger may try. What she
-gets must be equal, byte by byte and microsecond by microsecond (0090, 0098).
+hidden ones happen in one world each. Eve watches by session and by link, asks, for the past as
+well, and tries what a stranger may try. What she gets must be equal, byte by byte and microsecond
+by microsecond (0090, 0098).
 """
 
 import random
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from roamcast.broker import (
+    AdmitClient,
     Broker,
     CutOff,
     Failed,
@@ -23,20 +25,28 @@ from roamcast.broker import (
     SubscribeSession,
     UnpublishFor,
 )
+from roamcast.channels.past.asking import EVER, Asked, found
+from roamcast.channels.past.part import STEPS as PAST_STEPS
 from roamcast.channels.server.map_server import compiled_matcher
+from roamcast.channels.server.messages import Batch, Hello, Operation, Receipt, Request, Subscribe
 from roamcast.channels.server.settings import MapSettings
 from roamcast.channels.sessions.settings import HubSettings
 from roamcast.identity.rules import Precision, Rule, Viewer
 from roamcast.matching.live.slices import run
+from roamcast.model.addresses import Client
 from roamcast.model.contexts import Context, encode
 from roamcast.model.filters import Filter
-from roamcast.model.machine import Effect, Input, Store, Stored
+from roamcast.model.machine import Effect, Input, Multicast, Received, Send, Store, Stored
 from roamcast.sim.checkers import Violation
+from roamcast.sim.step_log import SimStepLog
 from roamcast.sim.workloads._map_parts import ScanMatcher
 
 START: Final = 1_700_000_000_000_000
 STEPS: Final = 30
+LOOKS_BACK: Final = 4
+"""Of so many looks one is at the past as well, which takes as long as all the rest."""
 EVE: Final = Viewer("eve", frozenset({"guests"}))
+LINK: Final = "eve#link"
 BOB: Final = Viewer("bob", frozenset({"guests"}))
 """Somebody of the same view class, who shares frames with Eve as long as both see the same."""
 ROOMS: Final = tuple(f"campus/b35/{floor}/r{room}" for floor in (1, 2) for room in (1, 2))
@@ -47,6 +57,7 @@ FILTERS: Final = (
     "type = 'person'",
     "type IS NULL",
 )
+EVERYTHING: Final = Filter.parse(FILTERS[2])
 PARTLY: Final[dict[str, Precision]] = {
     "floor": "floor",
     "building": "building",
@@ -64,6 +75,11 @@ class TwinWorld:
         self.owner = owner
         self.now = START
         self.received: list[tuple[int, Any]] = []
+        self.by_link: list[tuple[int, Any]] = []
+        """What reached her link: which of her connections is written to first does not count."""
+        self._asked = 0
+        self._session = 0
+        self._looks = 0
         self._settings = settings
         self._make_matcher = compiled_matcher if compiled else ScanMatcher
         self._disk: dict[str, bytes] = {}
@@ -76,13 +92,14 @@ class TwinWorld:
             "twin",
             epoch=self.now,
             now=self.now,
-            load=lambda prefix: {
-                key: value for key, value in self._disk.items() if key.startswith(prefix)
-            },
+            load=self._stored,
             map_settings=MapSettings(notes_max=1),
             hub_settings=self._settings,
             make_matcher=self._make_matcher,
         )
+
+    def _stored(self, prefix: str) -> dict[str, bytes]:
+        return {key: value for key, value in self._disk.items() if key.startswith(prefix)}
 
     def give(self, given: Input, *, received: bool = False) -> None:
         """Give an input; `received`: Eve made it, and reads what it is answered."""
@@ -105,10 +122,32 @@ class TwinWorld:
                     self.give(Stored(token), received=received)
                 case Frame(sessions, data) if "eve" in sessions:
                     self.received.append((self.now, data))
+                case Send(Client(name), message) if name == LINK:
+                    self.by_link.append((self.now, message))
+                    if isinstance(message, Batch):
+                        receipt = Receipt(message.epoch, message.session, message.number)
+                        self.give(Received(LINK, receipt))
+                case Multicast(group, message) if self._hears(group):
+                    self.by_link.append((self.now, message))
                 case CutOff(session="eve", reason=reason):
                     self.received.append((self.now, reason))
                 case Failed(_, error) if received:
                     self.received.append((self.now, f"{type(error).__name__}: {error}"))
+
+    def _hears(self, group: str) -> bool:
+        return self.broker.class_of_group(group) == self.broker.class_of_client(LINK)
+
+    def link(self) -> None:
+        """Let Eve connect by link, and watch what her session watches."""
+        self.ask(AdmitClient, LINK, EVE)
+        self._asked, self._session = 0, self.now
+        self.say(Hello(), *(Subscribe(about, about) for about in FILTERS[:3]))
+
+    def say(self, *operations: Operation) -> None:
+        """Let Eve's link ask for something; for nothing, it is a heartbeat."""
+        first, self._asked = self._asked + 1, self._asked + len(operations)
+        epoch = self.broker.epoch
+        self.give(Received(LINK, Request(epoch, self._session, first, operations)))
 
     def run(self, until: int) -> None:
         """Let time pass."""
@@ -138,9 +177,31 @@ class TwinWorld:
         for vid in ("hidden", *PARTLY, "open"):
             seen = broker.get(EVE, vid, now)
             self.received.append((now, None if seen is None else encode(seen)))
+        self._looks += 1
+        if self._looks % LOOKS_BACK == 0:
+            self._look_back()
         self.ask(UnpublishFor, "eve", "hidden", received=True)
         self.ask(SetRules, "eve", "hidden", (), received=True)
         self.ask(PublishFor, "eve", Context("hidden", "lab", None, {}, now), received=True)
+
+    def _look_back(self) -> None:
+        """Let Eve ask for the past: all of it, a time lately, and a moment."""
+        log, now = SimStepLog().of(self._stored(PAST_STEPS)), self.now
+        lately = (now - 1_500_000, now - 500_000)
+        for window in (EVER, lately, (lately[0], lately[0])):
+            memory = self.broker.remembers(EVE, now)
+            answers = found(
+                Asked(EVERYTHING, window),
+                memory.seen,
+                waiting=memory.waiting,
+                log=log,
+                archive=tuple,
+                known=memory.known,
+                whole=memory.whole,
+                blur=self.broker.blur,
+            )
+            said = [encode(one) for one in answers.values()]
+            self.received.append((now, (window, said)))
 
 
 class TwinStory:
@@ -158,6 +219,8 @@ class TwinStory:
         for vid in PARTLY:
             world.rules(vid, self._shown(vid))
         world.rules("hidden")
+        # A link of somebody whom no rule has ever named is told that one does: it ends (0082).
+        world.rules("another", Rule(viewers=("eve",), precision="exact"))
         self._connect(world)
 
     def _connect(self, world: TwinWorld) -> None:
@@ -165,6 +228,7 @@ class TwinStory:
             world.ask(OpenSession, viewer.name, viewer)
             for about in FILTERS[:3]:
                 world.ask(SubscribeSession, viewer.name, about, Filter.parse(about))
+        world.link()
 
     def _shown(self, vid: str, viewer: str = "*") -> Rule:
         named = None if PARTLY[vid] == "presence" else ("type",)
@@ -265,17 +329,20 @@ def check_twins(draw: random.Random) -> int:
         only = draw.randrange(2)
         for number, world in enumerate(worlds):
             world.run(now)
+            world.say()
             if not hidden or number == only:
                 step(world)
             if not hidden:
                 world.look()
-        first, second = (world.received for world in worlds)
-        if first != second:
-            here = next(
-                (pair for pair in zip(first, second, strict=False) if pair[0] != pair[1]),
-                (len(first), len(second)),
-            )
-            raise Violation(
-                "what is hidden tells nothing", f"step {moment}: {here[0]} or {here[1]}"
-            )
-    return len(worlds[0].received)
+        _compare(moment, *(world.received for world in worlds))
+        _compare(moment, *(world.by_link for world in worlds))
+    return len(worlds[0].received) + len(worlds[0].by_link)
+
+
+def _compare(moment: int, first: list[tuple[int, Any]], second: list[tuple[int, Any]]) -> None:
+    if first != second:
+        here = next(
+            (pair for pair in zip(first, second, strict=False) if pair[0] != pair[1]),
+            (len(first), len(second)),
+        )
+        raise Violation("what is hidden tells nothing", f"step {moment}: {here[0]} or {here[1]}")
