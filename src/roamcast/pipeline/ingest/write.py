@@ -23,6 +23,7 @@ from roamcast.pipeline.ingest import rows
 from roamcast.pipeline.ingest.layers import GROUP_ROWS
 from roamcast.pipeline.ingest.pack import BUCKET_ROWS_MAX, unpacked
 from roamcast.pipeline.ingest.scan import Scanner, ScanTask
+from roamcast.pipeline.spark.memory import give_back
 
 REPORT_SQL = (
     "kind string, path string, at int, rows long, partition string, numbers binary, texts string"
@@ -69,15 +70,12 @@ class ScanAndWrite:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Scan one bucket and write the results."""
         yield self.written(unpacked(batches, self.task.rows_max))
+        give_back()
 
     def written(self, taken: pa.Table) -> pa.RecordBatch:
         """Scan sorted rows and write the results; give what was written."""
         reports: list[dict[str, Any]] = []
-        if not Path(self.task.target).is_dir():  # a folder made here would hold people's names
-            raise MissingError(
-                f"{gethostname()} does not see {self.task.target}: Spark's workers need the "
-                "private folder under the same path"
-            )
+        check_shared(self.task.target)
         try:
             with _Files(self.task) as files:
                 for batch in Scanner(self.task.scan)(iter(taken.to_batches())):
@@ -88,6 +86,15 @@ class ScanAndWrite:
                 f"cannot write to {self.task.target}: {error.strerror or error}"
             ) from None
         return pa.RecordBatch.from_pylist(reports, schema=REPORT)
+
+
+def check_shared(folder: str) -> None:
+    """Raise unless a task sees a folder of the private one; made here, it would hold names."""
+    if not Path(folder).is_dir():
+        raise MissingError(
+            f"{gethostname()} does not see {folder}: Spark's workers need the private folder "
+            "under the same path"
+        )
 
 
 class _Files:

@@ -23,6 +23,7 @@ import msgspec
 from roamcast.errors import InputError, MissingError
 from roamcast.pipeline.spark import java_classes
 from roamcast.pipeline.spark.errors import from_spark, reason
+from roamcast.pipeline.spark.java import start_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,6 +38,10 @@ JAVA_MAJOR_MIN = 17
 PORTS = {"spark": 7_077, "sc": 15_002}
 REACHED_S = 5.0
 """How long a server may take to accept a connection; Spark itself would try for minutes."""
+
+HEAP = ("-Xms128m", "-XX:GCTimeRatio=4")
+"""Java's heap begins small, not with a share of the machine, and grows for what lives, or where to
+collect would take a fifth of the time: not because it may (decision 0482)."""
 
 _MASTER = re.compile(r"local(\[(\*|\d+)(,\d+)?\])?|(spark|sc)://\S+|yarn|k8s://\S+")
 _LOOPBACK = re.compile(r"local.*|spark://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?")
@@ -119,7 +124,10 @@ def _builder(chosen: Settings) -> Any:
     else:
         builder = builder.master(chosen.where)
         options = {**_process_options(chosen), **_job_options()}
-    for name, value in {**options, **given_options(), **chosen.options}.items():
+    options |= {**given_options(), **chosen.options}
+    if not chosen.remote:
+        start_java({"spark.master": chosen.where, "spark.app.name": chosen.name, **options})
+    for name, value in options.items():
         builder = builder.config(name, value)
     return builder
 
@@ -143,7 +151,7 @@ def _process_options(chosen: Settings) -> dict[str, str]:
     options = {
         "spark.driver.memory": memory,
         "spark.driver.extraJavaOptions": " ".join(
-            [f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}", *java_classes.options()]
+            [f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}", *HEAP, *java_classes.options()]
         ),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
