@@ -301,6 +301,7 @@ FIXED_LIMITS = {
     "webhook.url_length_max": URL_LENGTH_MAX,
     "what_if.changes_max": office.STEPS_MAX,
     "what_if.bytes_max": office.BYTES_MAX,
+    "what_if.answer_s_max": office.ANSWER_S_MAX,
 }
 
 

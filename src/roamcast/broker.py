@@ -634,6 +634,7 @@ class Broker(Router):
             "coalesced": self._hub.coalesced,
             "queries": server.subscriptions.records,
             "channels": len(server.desk.channels),
+            "bands": server.dissemination.bands,
             "followers": replication.current,
             "entries behind": replication.behind,
         }

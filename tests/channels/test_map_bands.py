@@ -185,12 +185,14 @@ def test_limits_come_and_go_and_their_bands_with_them() -> None:
     world.run(3)
     (stream,) = world.server.dissemination.classes[""].streams.values()
     assert [band.limit_bytes for band in stream.bands] == [2_000, TOP]
+    assert world.server.dissemination.bands == 1
     world.put("mover", "m", "lab/1")
     world.run(2)
     assert world.sees("low") == world.sees("free") == {"m": "lab/1"}
     world.unwatch("low")
     world.run(4)
     assert [band.limit_bytes for band in stream.bands] == [TOP]
+    assert world.server.dissemination.bands == 0
     world.put("mover", "m", "lab/2")
     world.run(1)
     assert world.sees("free") == {"m": "lab/2"}

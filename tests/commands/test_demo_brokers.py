@@ -13,7 +13,9 @@ from typing import Any
 from urllib.parse import quote
 
 import pytest
+from typer.testing import CliRunner
 
+from roamcast.cli import build
 from roamcast.commands._demo_brokers import TRUST, nodes_of
 from roamcast.commands._demo_courier import ParcelCount
 from roamcast.errors import MovedError, RoamcastError, SettingsError
@@ -76,6 +78,10 @@ def test_three_brokers_run_survive_a_kill_and_end_together(tmp_path: Path) -> No
         with pytest.raises(MovedError) as refused:
             ask(nodes[0], "PUT", "/contexts/desk", place)
         assert refused.value.url == nodes[1]["url"]
+        asked = ("who", "--where", "within(place, 'campus/b2')", "--data", str(tmp_path))
+        said = CliRunner().invoke(build(), asked)
+        assert "0 found" in said.stdout
+        assert "the map of broker b1 alone; `roamcast watch` follows all brokers" in said.stderr
         os.kill(nodes[1]["pid"], signal.SIGKILL)
         until(lambda: "b2" not in _up(nodes[0]), "nobody misses the node that died")
         until(lambda: "b2" in _up(nodes[0]), "the node that died does not come back")

@@ -54,6 +54,7 @@ def test_who_lists_what_satisfies_a_filter(running: RunningService) -> None:
     assert "name=north" in table
     assert "ada" not in table
     assert "2 found" in table
+    assert roamcast(running, "who").stderr == ""  # it has no other brokers beside it
     assert len(json.loads(roamcast(running, "who", "--json").output)["features"]) == 3
     assert (
         len(json.loads(roamcast(running, "who", "--limit", "2", "--json").output)["features"]) == 2

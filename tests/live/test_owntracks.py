@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from roamcast.cli import build
 from roamcast.client.inbox import MailInbox
 from roamcast.errors import StoreError
 from roamcast.identity.credentials import own_credential
@@ -137,7 +139,9 @@ def test_anothers_name_or_no_valid_token_is_refused(running: RunningService) -> 
     assert running.vids() == before
 
 
-def test_late_fixes_become_sightings_and_are_never_on_the_map(running: RunningService) -> None:
+def test_late_fixes_become_sightings_and_are_never_on_the_map(
+    running: RunningService, tmp_path: Path
+) -> None:
     clear(running)
     now = int(time.time()) + 4
     assert post(running, location(tst=now)).status == 200
@@ -155,6 +159,10 @@ def test_late_fixes_become_sightings_and_are_never_on_the_map(running: RunningSe
         assert line["source"] in SOURCES
         assert line["lat"] == pytest.approx(LAT + 0.01)
     assert (folder.stat().st_mode & 0o777) == 0o700
+    words = ["pipeline", "ingest", str(folder), "--archive", str(tmp_path / "a"), "--on", "driver"]
+    done = CliRunner().invoke(build(), words)
+    assert "2 files, 2 sightings" in done.output, done.output
+    assert "of 1 people; 0 dead letters" in done.output
 
 
 def test_friends_come_back_as_far_as_rules_show_them(running: RunningService) -> None:

@@ -113,6 +113,19 @@ def test_an_outdoor_level_without_a_building_lies_in_the_venue() -> None:
     assert from_imdf(texts(made))["Mall - North/Court"].kind == "floor"
 
 
+def test_what_published_archives_repeat_is_read_once() -> None:
+    """As airports' do: a level twice, a level with its building's id, openings that share one."""
+    made = venue()
+    whole = from_imdf(texts(made))
+    made["level"].append(made["level"][0])
+    made["building"].append({**made["building"][0], "id": "level-G"})
+    for opening in made["opening"]:
+        opening["id"] = "opening"
+    found = from_imdf(texts(made))
+    assert set(found.paths) == {*whole.paths, "Mall - North/Haus 1-2"}
+    assert found["Mall - North/Haus 1/G/Lobby"].neighbours == ("Mall - North/Haus 1/G/corridor",)
+
+
 @pytest.mark.parametrize(
     ("change", "problem"),
     [

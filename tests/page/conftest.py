@@ -80,6 +80,10 @@ def people(running: RunningService, places: Places) -> None:
         running.put(f"printer-{number}", office, places.centre(office), type="printer")
 
 
+TABS_MAX = 120
+"""Presses of the key Tab that lead through everything on the page."""
+
+
 class Seat:
     """Somebody in front of the page, and what their browser loaded, received and complained of."""
 
@@ -165,6 +169,32 @@ class Seat:
     def apply(self, text: str) -> None:
         self.page.fill("#filter", text)
         self.page.press("#filter", "Enter")
+
+    def press(self, wanted: str, *, keyboard: bool) -> None:
+        """Press a button, with the pointer or with the keyboard alone."""
+        button = self.page.locator(wanted)
+        if not keyboard:
+            button.click()
+            return
+        button.wait_for()
+        for _ in range(TABS_MAX):
+            if button.evaluate("button => button === document.activeElement"):
+                self.page.keyboard.press("Enter")
+                return
+            self.page.keyboard.press("Tab")
+        raise AssertionError(f"the keyboard does not lead to {wanted}")
+
+    def tab(self, name: str, *, keyboard: bool) -> None:
+        """Open a panel; with the keyboard by arrows from the one that is open."""
+        if not keyboard:
+            self.page.click(f"#tab-{name}")
+            return
+        self.press("[role=tab][aria-selected=true]", keyboard=True)
+        for _ in range(TABS_MAX):
+            if self.page.locator(f"#tab-{name}[aria-selected=true]").count():
+                return
+            self.page.keyboard.press("ArrowRight")
+        raise AssertionError(f"the arrows do not lead to {name}")
 
     def count(self, text: str) -> None:
         """Wait until the list counts so many."""

@@ -1,11 +1,18 @@
 """The page in a real browser, against the real service."""
 
+import contextlib
 import json
+import math
 import os
 import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
 import time
 from base64 import b64decode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -13,10 +20,11 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from roamcast.live.auth.admission import SCOPES
 from roamcast.live.http.page import POLICY
 from roamcast.model.places import Places
 from roamcast.model.time import format_instant, parse_instant
-from tests.page.conftest import ROOT, Seat, Sit
+from tests.page.conftest import ROOT, WAIT_MS, Seat, Sit
 from tests.running_service import RunningService
 
 pytestmark = pytest.mark.process
@@ -73,6 +81,10 @@ def test_the_list_is_what_the_service_has_and_follows_every_change(
     running.ask("DELETE", "/contexts/guest", running.operator)
     seat.count("33 objects")
     assert seat.listed() == at
+    seat.page.click("#tab-feed")
+    assert seat.page.locator(".feed li span").all_text_contents() == [
+        f"guest left {other}", f"guest went to {other}", f"guest came to {office}",
+    ]  # fmt: skip
 
 
 def test_texts_of_others_are_text(seat: Seat, running: RunningService) -> None:
@@ -263,6 +275,56 @@ def test_what_is_shown_can_be_taken_away(seat: Seat, running: RunningService) ->
     seat.page.locator("dialog").wait_for(state="hidden")
 
 
+@pytest.mark.soak
+@pytest.mark.parametrize("past", [False, True], ids=["now", "past"])
+def test_what_is_taken_away_gives_the_same_outside_the_page(
+    seat: Seat, running: RunningService, past: bool
+) -> None:
+    text = "type = 'printer'"
+    if past:
+        at = format_instant((time.time_ns() // 10**9 - 1) * 10**6)
+        text += f" AND overlaps(time, TIMESTAMP('{at}'))"
+    seat.apply(text)
+    seat.count("3 objects")
+    seat.page.click("text=Take this away")
+    recipes = seat.page.locator("dialog .recipe:has(pre)").evaluate_all(
+        "all => all.map(one => [one.querySelector('h3').textContent,"
+        " one.querySelector('pre').textContent])"
+    )
+    seat.page.keyboard.press("Escape")
+    assert [name for name, _ in recipes] == ["curl", "Command", "Python", "QGIS, GDAL"]
+    for name, said in recipes:
+        words = [sys.executable, "-c", said] if name == "Python" else ["bash", "-c", said]
+        if shutil.which("curl" if name == "curl" else "ogrinfo" if "GDAL" in name else "bash"):
+            _says(words, [f"printer-{number}" for number in range(3)], running.operator)
+
+
+def _says(words: list[str], wanted: list[str], token: str) -> None:
+    """Run what was taken away until it has said all of that; what follows changes has no end."""
+    environment = {
+        **os.environ, "ROAMCAST_TOKEN": token, "PYTHONPATH": str(ROOT / "src"),
+        "PYTHONUNBUFFERED": "1", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }  # fmt: skip
+    child = subprocess.Popen(
+        words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    giving_up = threading.Timer(WAIT_MS / 1_000, child.kill)
+    giving_up.start()
+    assert child.stdout is not None
+    told = ""
+    for line in child.stdout:
+        told += line
+        if all(one in told for one in wanted):
+            break
+    giving_up.cancel()
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+    child.stdout.close()
+    assert [one for one in wanted if one not in told] == [], (words, told)
+
+
 def test_the_time_bar_writes_the_time_into_the_filter_and_shows_the_map_as_it_was(
     seat: Seat, running: RunningService
 ) -> None:
@@ -300,18 +362,58 @@ def test_the_time_bar_writes_the_time_into_the_filter_and_shows_the_map_as_it_wa
     running.ask("DELETE", "/contexts/ghost", running.operator)
 
 
+def test_the_past_is_played_as_fast_as_chosen_until_now(
+    seat: Seat, running: RunningService
+) -> None:
+    page = seat.page
+    running.put("walker", "campus/b1", type="player")
+    since = format_instant((time.time_ns() // 10**9 - 120) * 10**6)
+    seat.apply(f"type = 'player' AND overlaps(time, TIMESTAMP('{since}'))")
+    page.locator(".pulse.past").wait_for()
+    speeds = page.locator(".time .speed select").first
+    assert speeds.locator("option").all_text_contents() == ["1×", "2×", "5×", "10×", "20×"]
+    speeds.select_option("5")
+    began = time.monotonic()
+    page.click("[aria-label=Play]")
+    moment = "(/TIMESTAMP\\('(.*)'\\)/.exec(document.querySelector('#filter').value) ?? [])[1]"
+    page.wait_for_function(f"since => {moment} > since", arg=since)  # the filter goes along
+    page.click("[aria-label=Pause]")
+    held = page.evaluate(f"() => {moment}")
+    passed_s = (parse_instant(held) - parse_instant(since)) / 1_000_000
+    assert 1 <= passed_s <= 5 * (time.monotonic() - began)
+    page.wait_for_timeout(1_000)
+    assert page.evaluate(f"() => {moment}") == held
+    speeds.select_option("20")
+    page.click("[aria-label=Play]")
+    page.wait_for_function("() => document.querySelector('#filter').value === \"type = 'player'\"")
+    seat.count("1 object")  # it has come to now, and goes on live
+    assert seat.listed() == {"walker": "player · campus/b1"}
+    assert page.locator(".pulse.live").count() == 1
+    running.ask("DELETE", "/contexts/walker", running.operator)
+
+
 def test_a_cast_is_counted_sent_explained_read_with_its_reason_and_its_sender_stopped(
-    seat: Seat, running: RunningService, places: Places, sit: Sit
+    running: RunningService, places: Places, sit: Sit
 ) -> None:
     lon, lat = places.centre("campus/b2") or (0.0, 0.0)
     for name in ("ann", *(f"guest-{number}" for number in range(49))):  # fewer are not told
         token = running.token(name, ("read", "publish", "subscribe"))
         fix = {"_type": "location", "lat": lat, "lon": lon, "tst": time.time()}
         assert running.ask("POST", "/owntracks", token, fix).status == 200
+    there_us = time.time_ns() // 1_000
+    seat = sit().open(running.token("carl", SCOPES))  # who has previews of his own for a day
     page = seat.page
     seat.apply("within(place, 'campus/b2')")
     page.click("#tab-cast")
-    page.locator(".tense.on", has_text=re.compile(r"≈ \d\d")).wait_for()
+    counted = page.locator(".tense.on")
+    counted.filter(has_text=re.compile(r"≈ \d\dnow")).wait_for()
+    then, later = format_instant(there_us), format_instant(there_us + 3_600 * 10**6)
+    seat.apply(f"within(place, 'campus/b2') AND overlaps(time, TIMESTAMP('{then}'))")
+    counted.filter(has_text=re.compile(r"≈ \d\dpast")).wait_for()
+    seat.apply(f"within(place, 'campus/b2') AND start_by(time, INTERVAL('{then}', '{later}'))")
+    counted.filter(has_text=re.compile(r"≈ \d\dfuture")).wait_for()
+    seat.apply("within(place, 'campus/b2')")
+    counted.filter(has_text=re.compile(r"≈ \d\dnow")).wait_for()
     nasty = "<img src=x onerror=alert(1)> the lift is out of order"
     page.fill("#cast-text", nasty)
     page.click(".composer .main")
@@ -327,14 +429,15 @@ def test_a_cast_is_counted_sent_explained_read_with_its_reason_and_its_sender_st
     assert "within(place, 'campus/b2')" in receipt
     assert "who can not deny it" in receipt  # signed by this service's key
     ann.page.click("text=Stop this sender")
-    ann.page.locator(".chips", has_text="operator").wait_for()
+    ann.page.locator(".chips", has_text="carl").wait_for()
     told = running.ask("GET", "/me/reach", running.token("ann", ("subscribe",)))
-    assert told.json["stopped"] == ["operator"]
+    assert told.json["stopped"] == ["carl"]
     ann.page.click("text=Delete")
     ann.page.locator(".pane-empty").wait_for()
     assert ann.complaints == []
     page.click(".entry >> text=Stop")
     page.locator(".entry", has_text="cancelled").wait_for()
+    assert seat.complaints == []
 
 
 def test_what_if_shows_two_maps_with_one_time_and_counts_their_differences(
@@ -389,20 +492,6 @@ def test_what_if_shows_two_maps_with_one_time_and_counts_their_differences(
         running.ask("DELETE", f"/contexts/{vid}", running.operator)
 
 
-def _press(seat: Seat, name: str, *, keyboard: bool) -> None:
-    """Press a button of the tour, with the pointer or with the keyboard alone."""
-    button = seat.page.locator(f".tour button:text-is('{name}')")
-    if not keyboard:
-        button.click()
-        return
-    button.wait_for()
-    for _ in range(60):
-        if button.evaluate("button => button === document.activeElement"):
-            break
-        seat.page.keyboard.press("Tab")
-    seat.page.keyboard.press("Enter")
-
-
 @pytest.mark.soak
 @pytest.mark.parametrize(
     "keyboard",
@@ -414,8 +503,11 @@ def test_the_six_steps_of_the_tour(
 ) -> None:
     page = seat.page
 
+    def press(wanted: str) -> None:
+        seat.press(wanted, keyboard=keyboard)
+
     def step(action: str, live: str) -> str:
-        _press(seat, action, keyboard=keyboard)
+        press(f".tour button:text-is('{action}')")
         page.locator(".tour-live", has_text=re.compile(live)).wait_for()
         tops = page.locator(".tour .entry-row button").evaluate_all(
             "all => all.map(one => one.offsetTop)"
@@ -424,7 +516,7 @@ def test_the_six_steps_of_the_tour(
         return str(page.input_value("#filter"))
 
     def following() -> None:
-        _press(seat, "Next", keyboard=keyboard)
+        press(".tour button:text-is('Next')")
 
     def someone(name: str, place: str) -> str:
         lon, lat = places.centre(place) or (0.0, 0.0)
@@ -434,7 +526,7 @@ def test_the_six_steps_of_the_tour(
         assert running.ask("POST", "/owntracks", token, fix).status == 200
         return token
 
-    page.click("header >> text=Tour")
+    press("header >> text=Tour")
     people = running.get("/count", filter="type = 'person'").json["count"]
     assert step("Show everybody", f"{people} people and 3 things") == ""
     following()
@@ -449,12 +541,12 @@ def test_the_six_steps_of_the_tour(
     assert "1.0 a change instead of 1" in str(page.text_content(".tour-live"))
     following()
     assert "overlaps(time, TIMESTAMP" in step("Go back, and write to them", "were there")
-    page.click(".composer .main")
+    press(".composer .main")
     page.locator(".tour-live", has_text="Sent.").wait_for()
     following()
     text = step("Write to the future", "would come")
     assert "start_by(time, INTERVAL" in text
-    page.click(".composer .main")
+    press(".composer .main")
     page.locator(".tour-live", has_text="Sent.").wait_for()
     name = f"late-{keyboard}"
     token = someone(name, text.split("'")[1])
@@ -464,22 +556,22 @@ def test_the_six_steps_of_the_tour(
             break
         page.wait_for_timeout(200)
     assert [one["sender"] for one in mails] == ["operator"]
-    page.locator(".entry >> text=Stop").first.click()  # or who comes in the next test has it, too
+    press(".entry >> text=Stop >> nth=0")  # or who comes in the next test has it, too
     page.locator(".entry", has_text="cancelled").wait_for()
     following()
     step("Stand, and look", "They: somewhere in campus/b1, once you save it")
-    page.click(".pane .main")
+    press(".pane .main")
     page.locator(".tour-live", has_text="from now on").wait_for()
     (own,) = running.ask("GET", "/me", running.operator).json["contexts"]
     assert own["properties"]["place"].startswith("campus/b1/")
     seen = running.get(f"/collections/contexts/items/{own['id']}").json
     assert seen["properties"]["place"] == "campus/b1"
-    page.click("#tab-list")
+    seat.tab("list", keyboard=keyboard)
     page.locator(".details dd", has_text=own["id"]).wait_for()
     page.locator(".details dd", has_text="to its building").wait_for()
     following()
     step("Follow the courier", "one broker, so there is no border here")
-    _press(seat, "Done", keyboard=keyboard)
+    press(".tour button:text-is('Done')")
     page.locator(".tour").wait_for(state="detached")
     for path in ("/me/contexts", "/me/rules", "/contexts/passer"):
         assert running.ask("DELETE", path, running.operator).status == 204
@@ -524,6 +616,9 @@ def test_a_phone_is_added_by_a_code_that_owntracks_reads(
     assert (told["_type"], told["mode"], told["url"]) == (
         "configuration", 3, f"{running.url}/owntracks",
     )  # fmt: skip
+    # within a minute on the map, though it lies still: OwnTracks' own mode waits for 500 m
+    assert told["monitoring"] == 2
+    assert max(told["locatorInterval"], told["moveModeLocatorInterval"]) <= 60
     lon, lat = places.centre("campus/b1") or (0.0, 0.0)
     fix = {"_type": "location", "lat": lat, "lon": lon, "tst": time.time()}
     assert running.ask("POST", "/owntracks", told["password"], fix).status == 200
@@ -550,6 +645,64 @@ def test_a_dot_stands_where_its_object_is(
     seat.count("0 objects")
     assert _colour(seat, ACCENT, there=False)
     assert seat.complaints == []
+
+
+def test_the_chosen_one_has_a_circle_of_accuracy_and_leaves_a_trail(
+    sit: Sit, running: RunningService, places: Places
+) -> None:
+    box = places.polygon("campus/b1/1/1001").bounds
+    lon, lat = box[0] + 0.3 * (box[2] - box[0]), box[1] + 0.3 * (box[3] - box[1])
+    where = f"#filter=vid+%3D+'dot'&floor=1&map=21.00/{lat:.6f}/{lon:.6f}"
+    known = {"type": "person", "accuracy_m": 1.5}
+    running.put("dot", "campus/b1/1/1001", (round(lon, 6), round(lat, 6)), **known)
+    seat = sit(device_scale_factor=1).open(fragment=where)
+    seat.count("1 object")
+    metre_px = 2**21 * 512 / (40_075_017 * math.cos(math.radians(lat)))
+    inside = round(metre_px)  # a metre to the east: in the circle, and on the way of the trail
+    room = _pixel(seat, inside)
+    seat.page.click(".row")
+    seat.page.locator(".details h2", has_text="dot").wait_for()
+    circled = _until_other(seat, inside, room)
+    assert circled[0] < room[0]  # greener
+    east = 2.5 / (111_320 * math.cos(math.radians(lat)))
+    assert (
+        running.put(
+            "dot", "campus/b1/1/1001", (round(lon + east, 6), round(lat, 6)), type="person"
+        ).status
+        == 200
+    )
+    line = _until_other(seat, inside, circled)  # no circle any more: nobody says how exact it is
+    assert line[0] < circled[0]
+    assert _pixel(seat, inside, 20) == room  # a line, and not an area
+    running.ask("DELETE", "/contexts/dot", running.operator)
+    assert seat.complaints == []
+
+
+def _pixel(seat: Seat, right: int = 0, down: int = 0) -> tuple[int, int, int]:
+    """Give the colour of the map so many pixels beside its middle, once it has come to rest."""
+    from PIL import Image
+
+    box = seat.page.locator(".canvas").bounding_box()
+    assert box is not None
+    x, y = box["x"] + box["width"] / 2 + right, box["y"] + box["height"] / 2 + down
+    before = None
+    for _ in range(100):
+        shot = seat.page.screenshot(clip={"x": x, "y": y, "width": 1, "height": 1})
+        found = Image.open(BytesIO(shot)).convert("RGB").getpixel((0, 0))
+        if found == before:
+            break
+        before = found
+        seat.page.wait_for_timeout(100)
+    assert isinstance(found, tuple)
+    return found[0], found[1], found[2]
+
+
+def _until_other(seat: Seat, right: int, before: tuple[int, int, int]) -> tuple[int, int, int]:
+    for _ in range(100):
+        found = _pixel(seat, right)
+        if found != before:
+            return found
+    raise AssertionError(f"the map stays {before} there")
 
 
 def test_a_filter_whose_objects_are_all_elsewhere_moves_the_map_to_them(
@@ -711,7 +864,9 @@ def test_after_kill_9_and_a_restart_the_same_objects_come_back_without_a_reload(
         pytest.param(1280, "dark", marks=pytest.mark.soak),
     ],
 )
-def test_axe_finds_nothing_on_any_screen(sit: Sit, width: int, scheme: str) -> None:
+def test_axe_finds_nothing_on_any_screen(
+    sit: Sit, running: RunningService, places: Places, width: int, scheme: str
+) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     seat = sit(width=width, color_scheme=scheme, bypass_csp=True)
     found: dict[str, Any] = {}
@@ -722,10 +877,10 @@ def test_axe_finds_nothing_on_any_screen(sit: Sit, width: int, scheme: str) -> N
             {screen: [(one["id"], one["nodes"][0]["html"]) for one in told]} if told else {}
         )
 
-    seat.page.goto(seat.running.url)
+    seat.page.goto(running.url)
     seat.page.locator("#token").wait_for()
     look("sign in")
-    seat.open()
+    seat.open(running.token(f"looker-{width}-{scheme}", SCOPES))
     look("map")
     if width < 720:
         seat.page.click("#tab-list")
@@ -735,6 +890,14 @@ def test_axe_finds_nothing_on_any_screen(sit: Sit, width: int, scheme: str) -> N
     for tab in ("feed", "cast", "mail", "you", "network", "whatif"):
         seat.page.click(f"#tab-{tab}")
         look(tab)
+    seat.page.fill("#filter", "ty")
+    seat.page.press("#filter", "ArrowRight")
+    seat.page.locator("#filter-offers [role=option]").first.wait_for()
+    look("completion")
+    seat.apply("")
+    _look_at_you_and_your_mail(seat, look, places.of_kind("office", "campus/b2")[-1])
+    _look_at_the_tour_and_the_past(seat, look)
+    seat.page.click("#tab-whatif")
     seat.page.select_option(".composer-row select", "1")  # a minute
     seat.page.click(".composer .main")
     seat.page.locator(".whatif-counts").wait_for()
@@ -746,12 +909,73 @@ def test_axe_finds_nothing_on_any_screen(sit: Sit, width: int, scheme: str) -> N
     seat.apply("type = ")
     seat.page.locator(".editor.bad").wait_for()
     look("wrong filter")
-    seat.page.click("text=Take this away")
+    seat.apply("")
+    seat.page.locator(".editor.bad").wait_for(state="detached")
+    seat.page.click("button.take")
     seat.page.locator("dialog").wait_for()
     look("take this away")
+    seat.page.click("text=Make a link")
+    seat.page.locator(".link-text").wait_for()
+    look("a link")
+    seat.page.click("text=Revoke")
+    seat.page.keyboard.press("Escape")
+    seat.page.locator("dialog").wait_for(state="hidden")
+    running.kill()
+    seat.page.locator(".lost").wait_for()
+    look("the connection is lost")
+    running.start()
     assert found == {}
     wide = seat.page.evaluate("() => document.documentElement.scrollWidth")
     assert wide <= width
+
+
+Look = Callable[[str], None]
+
+
+def _look_at_you_and_your_mail(seat: Seat, look: Look, room: str) -> None:
+    """Stand in a room, add a phone, and write to whoever is there, which is you."""
+    page = seat.page
+    page.click("#tab-you")
+    page.select_option(".pane select >> nth=0", room)
+    page.locator(".theirs", has_text=room).wait_for()
+    look("you and the mirror")
+    page.click("text=Show the code")
+    page.locator(".qr").wait_for()
+    look("a phone's code")
+    page.click("text=Revoke")
+    seat.apply(f"within(place, '{room}')")
+    page.click("#tab-cast")
+    page.fill("#cast-text", "the lift is out of order")
+    page.click(".composer .main")
+    page.click(".entry >> text=Why")
+    page.locator(".why li").first.wait_for()
+    look("a cast, and why")
+    page.locator("#tab-mail .badge", has_text="1").wait_for()
+    page.click("#tab-mail")
+    page.locator(".receipt").wait_for()
+    look("a mail")
+    page.click("text=Delete")
+    page.click("#tab-you")
+    page.click("text=Leave")
+    page.locator("h2", has_text="Put yourself on the map").wait_for()
+    seat.apply("")
+
+
+def _look_at_the_tour_and_the_past(seat: Seat, look: Look) -> None:
+    page = seat.page
+    page.click("header >> text=Tour")
+    look("the tour")
+    page.click(".tour button:text-is('Show everybody')")  # the map shows, on a narrow screen, too
+    page.locator(".tour-live").wait_for()
+    look("the tour, and what it says")
+    page.click("[aria-label='End the tour']")
+    page.locator(".track input").fill("-30")
+    page.locator(".pulse.past").wait_for()
+    look("the past")
+    page.locator(".track input").fill("-800")
+    page.locator(".moment", has_text="beyond the horizon").wait_for()
+    look("beyond the horizon")
+    page.click(".time button:text-is('Now')")
 
 
 @pytest.mark.soak
@@ -763,7 +987,7 @@ def test_pictures_for_the_readme(browser: Any, tmp_path: Path) -> None:
         folder = tmp_path / "pictures" if wanted is None else Path(wanted)
         if wanted is not None:
             _gathered(campus)
-        _take(browser, campus, folder)
+        _take(browser, campus, folder, full=wanted is not None)
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     shown = re.findall(r"docs/pictures/[\w-]+\.png", readme)
     assert shown
@@ -773,15 +997,16 @@ def test_pictures_for_the_readme(browser: Any, tmp_path: Path) -> None:
 
 
 def _gathered(running: RunningService) -> None:
-    """Wait until the meeting has filled the hall."""
+    """Wait until the meeting has filled the hall, and had done so a minute ago."""
     for _ in range(300):
         if running.get("/count", filter="within(place, 'campus/hall')").json["count"] > 60:
+            time.sleep(75)
             return
         time.sleep(1)
     raise AssertionError("nobody meets in the hall")
 
 
-def _take(browser: Any, running: RunningService, folder: Path) -> None:
+def _take(browser: Any, running: RunningService, folder: Path, *, full: bool) -> None:
     folder.mkdir(exist_ok=True, parents=True)
     for name, scheme, width, height, fragment, tab in PICTURES:
         context = browser.new_context(
@@ -795,7 +1020,8 @@ def _take(browser: Any, running: RunningService, folder: Path) -> None:
             seat.page.locator(".track input").fill("-60")
             seat.page.locator(".pulse.past").wait_for()
             seat.page.click("#tab-cast")
-            seat.page.locator(".tense.on").wait_for()
+            wanted = "≈" if full else ""  # about how many, and not that they are few
+            seat.page.locator(".tense.on", has_text=wanted).wait_for()
         if tab == "you":
             seat.page.click("#tab-you")
             seat.page.select_option(".pane select >> nth=0", "campus/b1/1/1003")

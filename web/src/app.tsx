@@ -173,6 +173,13 @@ function Strip() {
           value={String(numbers.channels)}
         />
       )}
+      {numbers.bands > 0 && (
+        <Figure
+          name="bands"
+          title="Of these channels, those for programs with a bandwidth limit"
+          value={String(numbers.bands)}
+        />
+      )}
     </div>
   );
 }

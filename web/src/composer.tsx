@@ -106,6 +106,13 @@ function Audience() {
       <p class="quiet-text">
         Counts are of pseudonyms, and never exact; “few” may be nobody. Move the time bar to write
         to the past or the future.
+        {state.node.value && (
+          <>
+            {" "}
+            Broker <b>{state.node.value}</b> counts those that it knows; the cast reaches people of
+            all brokers.
+          </>
+        )}
       </p>
     </section>
   );

@@ -61,6 +61,8 @@ const PALETTES: Record<Theme, Palette> = {
   },
 };
 
+export const NAMES = "room-names"; // dots are drawn below it, so that numbers of full rooms can be read
+
 export function dotColours(theme: Theme): Colours {
   const { person, thing, edge, accent } = PALETTES[theme];
   return { person: rgba(person), thing: rgba(thing), edge: rgba(edge), chosen: rgba(accent) };
@@ -158,7 +160,7 @@ export function style(
       paint: { "line-color": c.accent, "line-width": 2.5, "line-opacity": 0.55 },
     },
     {
-      id: "room-names",
+      id: NAMES,
       type: "symbol",
       source: "places",
       minzoom: 18.6,

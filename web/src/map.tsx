@@ -19,7 +19,7 @@ import { useEffect, useRef } from "preact/hooks";
 import { Legend, Past, pointAt, Tip } from "./above.tsx";
 import { Dots } from "./dots.ts";
 import { FitIcon, MinusIcon, PlusIcon } from "./icons.tsx";
-import { dotColours, style } from "./look.ts";
+import { dotColours, NAMES, style } from "./look.ts";
 import type { Point } from "./objects.ts";
 import { type Picture, pointOf } from "./picture.ts";
 import { type Box, HOUSES, type Place, type Places, stretched } from "./places.ts";
@@ -209,7 +209,7 @@ function begin(container: HTMLElement): () => void {
   const addDots = () => {
     if (made.getLayer(layer.id)) return;
     try {
-      made.addLayer(layer);
+      made.addLayer(layer, NAMES);
     } catch (error) {
       failed.value = String(error);
       return;

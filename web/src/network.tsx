@@ -91,10 +91,14 @@ function Alone() {
           <dd>{numbers.contexts}</dd>
           <dt>watchers</dt>
           <dd>{numbers.sessions}</dd>
+          <dt>programs on links</dt>
+          <dd>{numbers.clients}</dd>
           <dt>queries</dt>
           <dd>{numbers.queries}</dd>
           <dt>channels</dt>
           <dd>{numbers.channels}</dd>
+          <dt>of these for bandwidth limits</dt>
+          <dd>{numbers.bands}</dd>
         </dl>
       )}
       <p class="pane-empty">

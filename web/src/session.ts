@@ -6,8 +6,10 @@ import type { Change, Feature } from "./objects.ts";
 export type Numbers = {
   contexts: number;
   sessions: number;
+  clients: number;
   queries: number;
   channels: number;
+  bands: number;
   updates: number;
   transmissions: number;
 };

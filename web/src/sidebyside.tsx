@@ -4,7 +4,7 @@ import { computed, effect, type ReadonlySignal, signal } from "@preact/signals";
 import { Map as MapLibre } from "maplibre-gl";
 import { useEffect, useRef } from "preact/hooks";
 import { PauseIcon, PlayIcon } from "./icons.tsx";
-import { dotColours } from "./look.ts";
+import { dotColours, NAMES } from "./look.ts";
 import { FloorPicker, layered, painter, pictureStyle } from "./map.tsx";
 import { type Seen, seen } from "./objects.ts";
 import { draw } from "./picture.ts";
@@ -81,7 +81,7 @@ function begin(
   const layer = layered(made);
   const paint = painter(made, layer);
   made.on("style.load", () => {
-    made.addLayer(layer);
+    made.addLayer(layer, NAMES);
     paint(picture.peek(), null);
   });
   // whichever is moved by hand takes the other along

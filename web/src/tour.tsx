@@ -17,6 +17,7 @@ import * as you from "./you.ts";
 
 const MINUTE = 60_000;
 const BACK_MS = 10 * MINUTE;
+const WAYS = new Set(["corridor", "lift", "stairs"]); // nobody meets there
 const SETTLED_MS = 3 * MINUTE; // after its begin a demo's first meeting has filled the hall
 
 type Step = {
@@ -39,7 +40,7 @@ const office = computed(() => {
 });
 
 function find(kind: string, fallback: number): Place | null {
-  const rooms = state.places.value.rooms.filter((place) => place.kind !== "corridor");
+  const rooms = state.places.value.rooms.filter(({ kind }) => !WAYS.has(kind));
   return rooms.find((place) => place.kind === kind) ?? rooms[fallback] ?? null;
 }
 

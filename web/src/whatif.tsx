@@ -81,6 +81,12 @@ export function WhatIf() {
         <p class="quiet-text">
           What would somebody have seen who watched this filter, had one setting been another? A
           real broker lives the time again, both ways.
+          {state.node.value && (
+            <>
+              {" "}
+              It is the past of broker <b>{state.node.value}</b> alone.
+            </>
+          )}
         </p>
         <label for="whatif-setting">Setting</label>
         <select

@@ -73,6 +73,10 @@ class Asking:
             _found(feature) for feature in _features(await self._http.ask("GET", "/nearest", query))
         ]
 
+    async def node(self) -> str:
+        """Give the name that this service has among brokers that are linked; empty: it is alone."""
+        return str((await self._mapping("/me")).get("node", ""))
+
     async def overlay(self) -> dict[str, Any]:
         """Give the overlay as the service's node sees it; for administrators."""
         return await self._mapping("/overlay")

@@ -99,6 +99,17 @@ def run(work: Coroutine[Any, Any, Result]) -> Result:
     return asyncio.run(work)
 
 
+async def with_node(asked: "Asking", work: Coroutine[Any, Any, Result]) -> tuple[Result, str]:
+    """Give the answer to a question that is asked once, and the name of the node that gave it."""
+    return await work, await asked.node()
+
+
+def tell_node(node: str, what: str) -> None:
+    """Say on stderr that other brokers, if there are any, were not asked (0230)."""
+    if node:
+        typer.echo(f"{what} of broker {node} alone; `roamcast watch` follows all brokers", err=True)
+
+
 def cells(context: "Context") -> list[str]:
     """Give a context as a row of the table."""
     from roamcast.model.time import format_instant

@@ -15,7 +15,9 @@ from roamcast.commands._service import (
     cells,
     run,
     show,
+    tell_node,
     wanted,
+    with_node,
 )
 
 
@@ -36,12 +38,14 @@ def nearest(
     """Find the contexts nearest to a point that satisfy a filter, nearest first."""
     from roamcast.model.contexts import to_feature
 
-    found = run(asking(data).nearest(_point(to), wanted(where, template, values), count=count))
+    asked, given = asking(data), wanted(where, template, values)
+    found, node = run(with_node(asked, asked.nearest(_point(to), given, count=count)))
     features = [to_feature(near.context) for near in found]
     for feature, near in zip(features, found, strict=True):
         feature["properties"]["distance_m"] = near.metres
     rows = [[f"{near.metres:,.1f}", *cells(near.context)] for near in found]
     show(features, ["metres", *HEADS], rows, json=json)
+    tell_node(node, "the map")
 
 
 def _point(text: str) -> tuple[float, float]:

@@ -38,6 +38,11 @@ LOOK_S: Final = 0.5
 COUNTED_S: Final = 2.5
 """After that who has a cast is counted; asked before, the answer would stand for ten seconds."""
 
+NO_ROOMS: Final = frozenset(
+    ("campus", "venue", "yard", "building", "floor", "corridor", "lift", "stairs")
+)
+"""Kinds of places in which nobody meets."""
+
 BUILDING: Final = [{"viewers": ["*"], "precision": "building", "past": True}]
 
 
@@ -74,9 +79,9 @@ class Guide:
     async def walk(self) -> None:
         """Take all steps."""
         kinds = await self._places()
-        hall = kinds.get("hall") or next(iter(kinds.values()), "")
+        office = kinds.get("office") or next(iter(kinds.values()), "")
+        hall = kinds.get("hall") or office
         lab = kinds.get("lab") or hall
-        office = kinds.get("office") or hall
         await self._who()
         await self._shared(hall)
         await self._past(hall)
@@ -90,7 +95,7 @@ class Guide:
         found: dict[str, str] = {}
         for feature in answer["features"]:
             known = feature["properties"]
-            if known["kind"] not in ("campus", "venue", "yard", "building", "floor", "corridor"):
+            if known["kind"] not in NO_ROOMS:
                 found.setdefault(known["kind"], known["path"])
         return found
 
@@ -169,9 +174,12 @@ class Guide:
             "They are reached wherever they are now. You learn about how many, never who.",
             f'cast --where "{wanted}" "The slides are at the front desk"',
         )
-        question = {"filter": f"within(place, '{hall}')", "datetime": at}
-        there = await self._http.ask("GET", "/count", question)
-        self._answer(f"{there['count']} were in {hall}, {(now - moment) // 60} minutes ago")
+        people = f"within(place, '{hall}') AND type = 'person'"  # and not the hall's sensor
+        there = await self._http.ask("GET", "/count", {"filter": people, "datetime": at})
+        self._answer(
+            f"{there['count']} people were in {hall} {(now - moment) // 60} minutes ago, "
+            "or a little before or after: times of pseudonyms are rounded"
+        )
         await self._cast(wanted, "You were in the hall: the slides are at the front desk")
 
     async def _future(self, lab: str) -> None:

@@ -15,7 +15,9 @@ from roamcast.commands._service import (
     cells,
     run,
     show,
+    tell_node,
     wanted,
+    with_node,
 )
 
 
@@ -40,12 +42,14 @@ def who(
     With --at, the map as it was at a moment or during a time: the last context of each then.
 
     The address and the token come from ROAMCAST_URL and ROAMCAST_TOKEN, or from the file that a
-    service on this machine writes into its data folder.
+    service on this machine writes into its data folder. Of linked brokers one is asked.
     """
     from roamcast.model.contexts import to_feature
 
     at = re.sub(r"(T\d\d:\d\d)(?=[Zz+-])", r"\1:00", at)  # seconds may be left out
-    found = run(asking(data).who(wanted(where, template, values), limit=limit, at=at))
+    asked, given = asking(data), wanted(where, template, values)
+    found, node = run(with_node(asked, asked.who(given, limit=limit, at=at)))
     show([to_feature(context) for context in found], HEADS, map(cells, found), json=json)
     if not json:
         typer.echo(f"{len(found):,} found")
+    tell_node(node, "the past" if at else "the map")

@@ -24,6 +24,9 @@ KINDS: Final = {"walkway": "corridor", "elevator": "lift", "stairs": "stairs", "
 BETWEEN_LEVELS: Final = frozenset({"lift", "stairs", "escalator", "ramp"})
 FILES: Final = ("venue", "building", "footprint", "level", "unit", "opening")
 NEEDED: Final = ("venue", "level", "unit")
+UNNAMED: Final = ("footprint", "opening")
+"""What becomes no place of its own, so nothing refers to it."""
+
 DOOR_DEG: Final = 5e-6
 """How far an opening may lie from the wall of a unit it opens, about half a metre."""
 
@@ -57,7 +60,8 @@ class _Maker:
     def __init__(self, venue: _Feature) -> None:
         self._taken: set[str] = set()
         self._places: dict[str, Place] = {}
-        self._path_of: dict[str, str] = {}
+        self._path_of: dict[tuple[str, str], str] = {}
+        """Type and id: published archives have levels with the id of their building."""
         self._neighbours: defaultdict[str, dict[str, None]] = defaultdict(dict)
         self._ordinals: dict[str, int] = {}
         self._units: defaultdict[str, list[str]] = defaultdict(list)
@@ -85,7 +89,7 @@ class _Maker:
         """Add the levels, each to its first building, or to the venue if it has none."""
         for level in sorted(levels, key=_ordinal):
             owners = _ids(level, "building_ids")
-            above = self._parent(level, owners[0]) if owners else self._venue
+            above = self._parent(level, "building", owners[0]) if owners else self._venue
             more: dict[str, Any] = {"ordinal": _ordinal(level)}
             short = _text(level.properties.get("short_name"))
             if short:
@@ -99,7 +103,7 @@ class _Maker:
             category = unit.properties.get("category")
             if not isinstance(category, str) or not category:
                 raise _wrong(unit, "has no category")
-            level = self._parent(unit, unit.properties.get("level_id"))
+            level = self._parent(unit, "level", unit.properties.get("level_id"))
             path = self._add(unit, level, KINDS.get(category, category), _polygon(unit))
             self._units[level].append(path)
 
@@ -107,7 +111,7 @@ class _Maker:
         """Let units be neighbours that an opening joins."""
         trees: dict[str, shapely.STRtree] = {}
         for opening in openings:
-            level = self._parent(opening, opening.properties.get("level_id"))
+            level = self._parent(opening, "level", opening.properties.get("level_id"))
             paths = self._units[level]
             if level not in trees:
                 trees[level] = shapely.STRtree([self._outline(path) for path in paths])
@@ -150,8 +154,8 @@ class _Maker:
         assert geometry is not None
         return shape(geometry)
 
-    def _parent(self, feature: _Feature, wanted: object) -> str:
-        found = self._path_of.get(str(wanted))
+    def _parent(self, feature: _Feature, kind: str, wanted: object) -> str:
+        found = self._path_of.get((kind, str(wanted)))
         if found is None:
             raise _wrong(feature, f"refers to {str(wanted)[:60]!r}, which is not there")
         return found
@@ -165,8 +169,6 @@ class _Maker:
         more: Mapping[str, Any] | None = None,
         name: str = "",
     ) -> str:
-        if feature.id in self._path_of:
-            raise _wrong(feature, "has an id that was given before")
         if len(self._places) >= LIMITS.count_max:
             raise LimitError(f"more than the limit of {LIMITS.count_max} places")
         said = _text(feature.properties.get("name"))
@@ -176,7 +178,7 @@ class _Maker:
             properties["name"] = said
         outline = geometry if geometry is not None else _outline_or_none(feature)
         self._places[path] = Place(path, kind, outline, properties=properties)
-        self._path_of[feature.id] = path
+        self._path_of[feature.feature_type, feature.id] = path
         return path
 
     def _free(self, above: str, name: str) -> str:
@@ -207,7 +209,16 @@ def _read(texts: Mapping[str, bytes], kind: str) -> list[_Feature]:
     for feature in features:
         if feature.feature_type != kind:
             raise _wrong(feature, f"is in {name}")
-    return features
+    return features if kind in UNNAMED else _once(features)
+
+
+def _once(features: list[_Feature]) -> list[_Feature]:
+    """Give each feature once: published archives have some that are written down twice."""
+    found: dict[str, _Feature] = {}
+    for feature in features:
+        if found.setdefault(feature.id, feature) != feature:
+            raise _wrong(feature, "has an id that was given before")
+    return list(found.values())
 
 
 def _ids(feature: _Feature, name: str) -> list[str]:

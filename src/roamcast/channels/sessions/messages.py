@@ -380,9 +380,11 @@ class SessionNumbers(msgspec.Struct, frozen=True, tag_field="type", tag="numbers
     re: AnsweredRe
     time: Instant
     contexts: Annotated[int, Meta(ge=0)]
-    sessions: Annotated[int, Meta(ge=0)]
+    sessions: Annotated[int, Meta(ge=0, description="open ones, as the page's")]
+    clients: Annotated[int, Meta(ge=0, description="programs of the SDK, on links")]
     queries: Annotated[int, Meta(ge=0)]
     channels: Annotated[int, Meta(ge=0)]
+    bands: Annotated[int, Meta(ge=0, description="channels for clients of a bandwidth limit")]
     updates: Annotated[int, Meta(ge=0, description="since the start")]
     transmissions: Annotated[int, Meta(ge=0, description="since the start")]
 

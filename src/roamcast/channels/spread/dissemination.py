@@ -19,7 +19,7 @@ from roamcast.channels.server.queries import (
 )
 from roamcast.channels.server.settings import MapSettings, Mode
 from roamcast.channels.server.view_class import BandsDue, QuerySetEntry, RestOver, ViewClass
-from roamcast.channels.spread.streams import Stream
+from roamcast.channels.spread.streams import TOP, Stream
 from roamcast.model.contexts import path_within
 from roamcast.model.records import ChannelStep, QuerySet
 
@@ -112,6 +112,12 @@ class Dissemination:
             # The newcomer's answer lists the channel; remote clients do not listen to it.
             if name != newcomer.name and name not in record.remote:
                 self._desk.deliver(self._desk.clients[name], announce)
+
+    @property
+    def bands(self) -> int:
+        """How many channels are below the top: each for the clients of one bandwidth limit."""
+        streams = (one for view in self.classes.values() for one in view.streams.values())
+        return sum(band.limit_bytes != TOP for stream in streams for band in stream.bands)
 
     def discharge(self, view: ViewClass, record: QueryRecord, client: str) -> None:
         """Count a subscriber out; with few left the channel ends, with none the query."""

@@ -555,8 +555,10 @@ class Service:
             format_instant(self.clock()),
             contexts=held["contexts"],
             sessions=held["sessions"],
+            clients=held["clients"],
             queries=held["queries"],
             channels=held["channels"],
+            bands=held["bands"],
             updates=self._updates,
             transmissions=self._transmissions,
         )

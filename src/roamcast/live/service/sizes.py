@@ -26,7 +26,7 @@ def watch_sizes(
     journal: Journaling | None,
 ) -> None:
     """Let a scrape read the sizes of a broker, its queues and its counts."""
-    for what in ("contexts", "clients", "sessions", "queries", "channels", "followers"):
+    for what in ("contexts", "clients", "sessions", "queries", "channels", "bands", "followers"):
         metrics.watch_held(what, lambda what=what: broker.held()[what])  # type: ignore[misc]
     metrics.watch_queue("disk", writes)
     metrics.watch_queue("tickets", lambda: len(tickets))
