@@ -127,6 +127,29 @@ class TimerTable(Timers[Timer]):
             handler(timer)
 
 
+TimerHandler = Callable[[Any, int], Sequence[Effect]]
+"""Takes a timer of its kind and the time; gives what follows."""
+
+TimerHandlers = Mapping[type[Timer], TimerHandler]
+
+
+class PartTimers(Timers[Timer]):
+    """The timers of one part, and the handler of each kind."""
+
+    def __init__(self, handlers: TimerHandlers) -> None:
+        super().__init__()
+        self._handlers = handlers
+
+    def fire(self, now: int) -> list[Effect]:
+        """Run the handler of every timer that is due, but of none that these set for now."""
+        effects: list[Effect] = []
+        for timer in list(self.due(now)):
+            handler = self._handlers.get(type(timer))
+            assert handler is not None, f"no handler for {timer!r}"
+            effects += handler(timer, now)
+        return effects
+
+
 class Part:
     """One part of a broker; the defaults are those of a part that takes and stores nothing."""
 
