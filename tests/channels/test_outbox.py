@@ -138,3 +138,21 @@ def test_a_current_set_waits_for_its_opening() -> None:
         assert isinstance(batch, Batch)
         assert [type(item).__name__ for item in parcel_of(batch.payload).items] == expected
         outbox.receipt(batch.number)
+
+
+def test_nothing_leaves_until_the_receipt_or_its_time() -> None:
+    settings = MapSettings()
+    outbox = Outbox(1, 1, 0, settings)
+    assert outbox.waits(0)
+    outbox.add(State(1, "o", b"x"))
+    assert not outbox.waits(0)
+    batch = outbox.poll(0, None, 9, lambda state: state, lambda *_: ([], True))
+    assert batch is not None
+    assert outbox.due == settings.repeat_us
+    assert [outbox.waits(now) for now in (settings.repeat_us - 1, settings.repeat_us)] == [
+        True,
+        False,
+    ]
+    outbox.add(State(2, "p", b"x"))
+    outbox.receipt(batch.number)
+    assert not outbox.waits(0), "what came meanwhile may leave"

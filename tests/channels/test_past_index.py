@@ -216,3 +216,37 @@ def test_only_what_became_different_is_written_again(monkeypatch: Any) -> None:
     disk.of(rows)
     assert len(read_steps) <= 6
     assert written_of(log.keys(vid)[0]) == 2
+
+
+@settings(max_examples=100)
+@given(st.lists(st.tuples(st.sampled_from(VIDS), STEPS | st.none(), st.booleans()), max_size=20))
+def test_steps_that_follow_the_last_one_are_indexed_as_in_a_log_read_anew(
+    coming: list[tuple[str, Step | None, bool]],
+) -> None:
+    """Most changes do; whatever else comes between, an end, a removal, a transaction undone."""
+    disk, rows = SimStepLog(), dict[str, bytes]()
+    for number, (vid, step, undone) in enumerate(coming):
+        if step is None:
+            rows.pop(next((key for key in reversed(rows) if key.endswith(vid)), ""), None)
+        else:
+            rows[key_of(number, vid)] = encode_step(step)
+        log = disk.of(rows)
+        if undone:  # what is remembered may be lost at any time
+            log.undone()
+    assert spans(disk.of(rows)) == spans(SimStepLog().of(rows))
+
+
+def test_the_last_steps_are_remembered_up_to_their_bounds(monkeypatch: Any) -> None:
+    monkeypatch.setattr(index, "LAST_MAX", 3)
+    monkeypatch.setattr(index, "LAST_BYTES_MAX", len(BODIES[0]))
+    disk, rows = SimStepLog(), dict[str, bytes]()
+    for number, (vid, body) in enumerate(
+        [("a", BODIES[0]), ("b", BODIES[1]), ("c", BODIES[0]), ("d", BODIES[0] + b"!")]
+    ):
+        rows[key_of(number, vid)] = encode_step(Step(number, body))
+        log = disk.of(rows)
+    assert [*log._last] == ["a", "b", "c"], "the last body is too long"
+    rows[key_of(9, "e")] = encode_step(Step(9, BODIES[0]))
+    assert [*disk.of(rows)._last] == ["e"]
+    log.undone()
+    assert not log._last

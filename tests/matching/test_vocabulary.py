@@ -5,9 +5,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from roamcast.matching import vocabulary as labelling
+from roamcast.errors import LimitError
+from roamcast.matching import FilterSet, vocabulary
+from roamcast.matching import labels as labelling
+from roamcast.matching.labels import AFTER, AT, BEFORE, FIRST, LAST, Labels, TextOrder
 from roamcast.matching.layout import HIGHEST, LOWEST
-from roamcast.matching.vocabulary import AFTER, AT, BEFORE, FIRST, LAST, Labels, TextOrder
+from roamcast.model.contexts import Context
+from roamcast.model.filters import Filter
 
 words = st.text(st.sampled_from("ab\ud7ff\ue000\U0010ffff"), max_size=4)
 PROBES = [
@@ -125,3 +129,43 @@ def test_a_text_between_two_neighbours_equals_no_cut_of_either() -> None:
         order.number(text, labels)
     order.settle(labels)
     assert len({order.label(text, labels) for text in ("", "a", "b", "c", "d")}) == 5
+
+
+def test_what_is_remembered_of_a_place_ends_with_every_change_of_the_filters() -> None:
+    held, here = FilterSet(filters_max=4), Context("v", "a/b/c", attributes={"n": 1})
+    standing: dict[str, Filter] = {}
+
+    def right() -> bool:
+        return held.match(here) == [name for name, one in standing.items() if one.matches(here)]
+
+    texts = ["within(place, 'a/b')", "place > 'a'", "place = 'a/b/c'", "place < 'a/b/d'"]
+    for name, text in enumerate(texts):
+        standing[str(name)] = Filter.parse(text)
+        held.add(str(name), standing[str(name)])
+        assert right()
+    with pytest.raises(LimitError):
+        held.add("beyond", Filter.parse("within(place, 'a') AND place <> 'a/b/b'"))
+    assert right()
+    for gone in [*standing]:
+        del standing[gone]
+        held.remove(gone)
+        assert right()
+
+
+def test_of_places_as_many_are_remembered_as_may_be_and_no_long_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(vocabulary, "PLACES_REMEMBERED", 4)
+    held = FilterSet()
+    held.add("below", Filter.parse("within(place, 'a')"))
+    remembered = held._index.vocabulary.places
+    for number in range(4):
+        assert held.match(Context("v", f"a/{number}")) == ["below"]
+    assert len(remembered) == 4
+    assert held.match(Context("v", "a/4")) == ["below"]
+    assert [*remembered] == ["a/4"]
+    room = vocabulary.PLACE_REMEMBERED_MAX - 2
+    for length, known in ((room, True), (room + 1, False)):
+        place = "a/" + "b" * length
+        assert held.match(Context("v", place)) == ["below"]
+        assert (place in remembered) is known

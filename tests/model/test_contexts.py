@@ -232,3 +232,17 @@ def test_a_context_is_encoded_once_and_the_remembered_ones_are_bounded(
     encode(third)
     assert len(module._encoded) == 1
     assert decode(encode(first)) == first
+
+
+def test_names_are_checked_once_and_the_remembered_ones_are_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "_names_checked", set())
+    monkeypatch.setattr(module, "NAMES_REMEMBERED", 3)
+    for count in (3, 4, 9):
+        check(Context("v", attributes={f"name{number}": 1 for number in range(count)}))
+        assert 0 < len(module._names_checked) <= 3
+    for wrong in ("place", "a\tb", ""):
+        for _ in range(2):  # what is refused is not remembered
+            with pytest.raises(ContextError):
+                check(Context("v", attributes={"good": 1, wrong: 1}))

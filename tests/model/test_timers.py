@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roamcast.model.parts import Timer, Timers, TimerTable
+from roamcast.model.machine import Effect, Listen
+from roamcast.model.parts import PartTimers, Timer, Timers, TimerTable
 
 
 class Wake(Timer, frozen=True):
@@ -57,6 +58,27 @@ def test_timers_of_two_kinds_with_equal_fields_are_two_timers() -> None:
 
 def test_a_kind_without_a_handler_is_an_assertion() -> None:
     table = TimerTable()
+    table.set(Wake("a"), 1)
+    with pytest.raises(AssertionError, match="no handler"):
+        table.fire(1)
+
+
+def test_a_parts_timers_give_what_follows_and_fire_nothing_that_they_set_for_now() -> None:
+    def sleep(timer: Sleep, now: int) -> list[Effect]:
+        table.set(Wake(timer.name), now)
+        return [Listen(f"{timer.name} at {now}")]
+
+    table = PartTimers({Wake: lambda timer, _: [Listen(timer.name)], Sleep: sleep})
+    table.set(Sleep("a"), 3)
+    table.set(Wake("b"), 3)
+    assert table.fire(2) == []
+    assert table.fire(7) == [Listen("a at 7"), Listen("b")]
+    assert table.fire(7) == [Listen("a")]
+    assert not table.times
+
+
+def test_a_parts_timer_without_a_handler_is_an_assertion() -> None:
+    table = PartTimers({})
     table.set(Wake("a"), 1)
     with pytest.raises(AssertionError, match="no handler"):
         table.fire(1)

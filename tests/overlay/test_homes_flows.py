@@ -32,7 +32,7 @@ from roamcast.overlay.homes.messages import HomeGiven
 from roamcast.overlay.homes.records import PREFIX
 from roamcast.overlay.homes.relocation import Relocation
 from roamcast.overlay.homes.trail import HomeTrail
-from roamcast.overlay.homes.working import BARRED_MAX
+from roamcast.overlay.homes.working import BARRED_MAX, ServingStoreDue
 from roamcast.overlay.modulators.events import (
     EndModulation,
     Modulate,
@@ -406,6 +406,6 @@ def test_a_lease_ends_though_another_consumer_went_at_that_moment():
     for name in ("first", "second"):
         attached(net, name)
         net.give("a", DetachModulated(name, Attachment(1, 1)))
-        serving.timers.set(("store", name), net.now + HOMES.lease_us)
+        serving.timers.set(ServingStoreDue(name), net.now + HOMES.lease_us)
     net.run(HOMES.lease_us + 1)
     assert not serving.served

@@ -18,7 +18,7 @@ from roamcast.pipeline.archive.append import append
 from roamcast.pipeline.archive.care import compact, vacuum
 from roamcast.pipeline.archive.files import read_file
 from roamcast.pipeline.archive.layout import ArchiveSettings
-from roamcast.pipeline.archive.retention import KEPT, erase, retain
+from roamcast.pipeline.archive.retention import RETAINED, erase, retain
 from roamcast.pipeline.archive.storage import Storage, travelling
 from roamcast.pipeline.archive.table import Archive
 from roamcast.pipeline.lookup.run import Lookup
@@ -51,7 +51,7 @@ def test_retention_reduces_then_drops_and_nothing_else(tmp_path: Path) -> None:
     assert set(found) == set(before) - dropped
     for vid, row in found.items():
         for name, value in row.items():
-            kept = name in KEPT or vid not in reduced
+            kept = name in RETAINED or vid not in reduced
             assert value == (before[vid][name] if kept else None)
 
 

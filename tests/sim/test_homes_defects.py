@@ -8,6 +8,7 @@ from roamcast.overlay.homes.adaptors import TopologyAdaptor
 from roamcast.overlay.homes.managers import ClientRecord, ResourceMonitor
 from roamcast.overlay.homes.relocation import ModulatedConsumer, Saved
 from roamcast.overlay.homes.serving import Serving
+from roamcast.overlay.homes.working import ServingLeaseDue
 from roamcast.sim.scenario import draw_scenario, play
 from roamcast.sim.workloads.homes import HomesWorkload
 from tests.planting import planted
@@ -166,7 +167,7 @@ def test_a_lease_without_an_end_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
     real = Serving.advance
 
     def endless(self: Serving, now: int) -> Any:
-        leases = [key for key in self.timers.times if key[0] == "lease"]
+        leases = [key for key in self.timers.times if isinstance(key, ServingLeaseDue)]
         for key in leases:
             self.timers.cancel(key)
         return real(self, now)

@@ -155,8 +155,10 @@ class FilterSet:
         found = self._searcher.search(index.arrays, index.vocabulary.defaults, event)
         if self._residuals.parts:
             found = self._verified(found, context)
+        if len(found) < 2:
+            return found
         found.sort()
-        return _distinct(found) if self._split and len(found) > 1 else found
+        return _distinct(found) if self._split else found
 
     def number_of(self, name: str) -> int:
         """Return the number of an id; InputError if unknown."""
@@ -345,23 +347,27 @@ class FilterSet:
 
     def _verified(self, found: Array, contexts: "Context | pa.RecordBatch | pa.Table") -> Array:
         """Verify candidates that the index cannot decide; return the owners of all matches."""
-        doubtful = -1 - found[found < 0]
-        if not len(doubtful):
+        unsure = found < 0
+        rows = -1 - found[unsure]
+        if not len(rows):
             return found
-        rows, where = doubtful & 0xFFFFFFFF, doubtful >> 32
         if isinstance(contexts, Context):
-            held = self._residuals.hold(rows, contexts)
+            rows = rows[self._residuals.hold(rows, contexts)]
+            base = np.zeros(len(rows), np.int64)
         else:
+            rows, where = rows & 0xFFFFFFFF, rows >> 32
             held = self._residuals.hold_batch(rows, where, contexts)
+            rows, base = rows[held], where[held] << 32
         arrays = self._index.arrays
-        sure = [found[found >= 0]]
-        where = where[held] << 32
-        numbers = arrays.rows[rows[held], ROW_OWNER].astype(np.int64)
-        while len(numbers):  # an owner, its first twin, and so on
-            sure.append(where | numbers)
+        numbers = arrays.rows[rows, ROW_OWNER].astype(np.int64)
+        sure = [found[~unsure], base | numbers]
+        while True:  # an owner, its first twin, and so on
             numbers = arrays.twins[numbers].astype(np.int64)
-            where, numbers = where[numbers >= 0], numbers[numbers >= 0]
-        return np.concatenate(sure)
+            more = numbers >= 0
+            if not more.any():
+                return np.concatenate(sure)
+            base, numbers = base[more], numbers[more]
+            sure.append(base | numbers)
 
 
 def digest(normal: Normal) -> bytes:

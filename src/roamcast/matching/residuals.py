@@ -44,9 +44,9 @@ class Residuals:
 
     def __init__(self) -> None:
         self.parts: dict[int, tuple[Normal, ...]] = {}
-        self._shapes: dict[int, tuple[Any, bool]] = {}
         self._kinds: Array = np.zeros(64, np.int8)
         self._wanted: Array = np.zeros(64, bool)
+        self._shapes: Array = np.empty(64, object)
         self._circles: Array = np.zeros((64, circles.PARAMETERS))
         self._tests: dict[int, list[Test]] = {}
 
@@ -59,36 +59,38 @@ class Residuals:
         if len(parts) > 1 or not isinstance(part, Residual):
             return
         if isinstance(part.expression, Near):
-            self._wanted = grown(self._wanted, row + 1)
             self._circles = grown(self._circles, row + 1)
-            self._kinds[row], self._wanted[row] = CIRCLE, part.wanted
             self._circles[row] = circles.parameters(part.expression)
+            self._kinds[row] = CIRCLE
         elif isinstance(part.expression, Spatial) and part.expression.op == "s_intersects":
+            self._shapes = grown(self._shapes, row + 1)
+            self._shapes[row] = geometry(part.expression.shape)
             self._kinds[row] = SHAPE
-            self._shapes[row] = (geometry(part.expression.shape), part.wanted)
+        self._wanted = grown(self._wanted, row + 1)
+        self._wanted[row] = part.wanted
 
     def drop(self, row: int) -> None:
         """Remove a row."""
         if self.parts.pop(row, None) is not None:
-            self._shapes.pop(row, None)
             self._tests.pop(row, None)
+            if self._kinds[row] == SHAPE:
+                self._shapes[row] = None
 
     def hold(self, rows: Array, context: Context) -> Array:
         """Return, for each row, whether its conditions hold for one context."""
-        held = np.zeros(len(rows), bool)
-        asked: list[int] = []
-        shapes: list[tuple[Any, bool]] = []
-        for place, row in enumerate(rows.tolist()):
-            shape = self._shapes.get(row)
-            if shape is None:
-                held[place] = all(holds(part, context) for part in self.parts[row])
-            elif context.point is not None:
-                asked.append(place)
-                shapes.append(shape)
-        if context.point is not None and asked:
-            wanted = np.array([wanted for _, wanted in shapes])
-            many = np.array([shape for shape, _ in shapes], object)
-            held[asked] = shapely.intersects_xy(many, *context.point) == wanted
+        shapes = self._kinds[rows] == SHAPE
+        point = context.point
+        held: Array
+        if point is not None and shapes.all():
+            held = shapely.intersects_xy(self._shapes[rows], *point) == self._wanted[rows]
+        else:
+            held = np.zeros(len(rows), bool)
+            if point is not None:
+                asked = rows[shapes]
+                inside = shapely.intersects_xy(self._shapes[asked], *point)
+                held[shapes] = inside == self._wanted[asked]
+            for place in np.flatnonzero(~shapes).tolist():
+                held[place] = all(holds(part, context) for part in self.parts[int(rows[place])])
         return held
 
     def hold_batch(self, rows: Array, where: Array, batch: pa.RecordBatch | pa.Table) -> Array:
@@ -99,17 +101,14 @@ class Residuals:
         self._hold_circles(rows, np.flatnonzero(kinds == CIRCLE), candidates, held)
         rest = np.flatnonzero(kinds != CIRCLE)
         rest = rest[np.argsort(rows[rest], kind="stable")]
-        few: list[Array] = []
-        for same in _runs(rows, rest):
-            row = int(rows[same[0]])
-            if kinds[same[0]] == SHAPE and len(same) < SHAPE_ALONE_MIN:
-                few.append(same)
-                continue
-            for test in self._tests_of(row):
+        starts, lengths = _runs(rows[rest])
+        few = (kinds[rest[starts]] == SHAPE) & (lengths < SHAPE_ALONE_MIN)
+        self._hold_shapes(rows, rest[np.repeat(few, lengths)], candidates, held)
+        for start, length in zip(starts[~few].tolist(), lengths[~few].tolist(), strict=True):
+            same = rest[start : start + length]
+            for test in self._tests_of(int(rows[same[0]])):
                 same = same[test(candidates, same)]
             held[same] = True
-        if few:
-            self._hold_shapes(rows, np.concatenate(few), candidates, held)
         return held
 
     def _hold_circles(
@@ -131,10 +130,10 @@ class Residuals:
     ) -> None:
         """Test many shapes with few candidates each in one call."""
         chosen = chosen[candidates.has_point(chosen)]
-        known = [self._shapes[row] for row in rows[chosen].tolist()]
-        shapes = np.array([shape for shape, _ in known], object)
-        wanted = np.array([wanted for _, wanted in known], bool)
-        held[chosen] = shapely.intersects_xy(shapes, *candidates.points(chosen)) == wanted
+        if len(chosen):
+            asked = rows[chosen]
+            inside = shapely.intersects_xy(self._shapes[asked], *candidates.points(chosen))
+            held[chosen] = inside == self._wanted[asked]
 
     def _tests_of(self, row: int) -> list[Test]:
         found = self._tests.get(row)
@@ -189,12 +188,10 @@ class Candidates:
         return [made[number] for number in which.tolist()]
 
 
-def _runs(rows: Array, ordered: Array) -> list[Array]:
-    """Divide numbers, ordered by their rows, into those of one row each."""
-    if not len(ordered):
-        return []
-    own = rows[ordered]
-    return np.split(ordered, np.flatnonzero(own[1:] != own[:-1]) + 1)
+def _runs(ordered: Array) -> tuple[Array, Array]:
+    """Return where each run of equal numbers starts, and its length."""
+    starts = np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)])
+    return starts, np.diff(np.append(starts, len(ordered)))
 
 
 def test_of(part: Normal) -> tuple[Test, bool]:

@@ -415,7 +415,8 @@ class Searcher:
             # table of addresses is stale.
             if self._tabled is not arrays or size + len(other) > self._words_max:
                 self._write_table(arrays, defaults, size + len(other))
-            _packer("d", size)(self._floats, 0, *numbers, *tokens)
+            if size:
+                _packer("d", size)(self._floats, 0, *numbers, *tokens)
             if other:
                 _packer("q", len(other))(self._words, 0, *other)
             found = search_context(self._table, len(numbers), len(tokens), len(other))

@@ -4,20 +4,17 @@ A property has one column for each way it is compared: as a number, as a text by
 by order, as a boolean, as an instant, and by presence. `Vocabulary.row` encodes a conjunction of a
 filter, `encode` a context.
 
-Texts compared by order are labelled: integers that stand for them in compiled code. Only texts at
-the ends of predicates' intervals get a label. Any other text lies strictly between two of them,
-which is all that a predicate distinguishes. Labels are reassigned when the room between two runs
-out, so records refer to a text by number and look up its label when checked.
+Texts compared by order are labelled (`labels.py`).
 """
 
 import struct
-from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from roamcast.errors import LimitError
+from roamcast.matching.labels import AFTER, AT, BEFORE, FIRST, LAST, TEXTS_MAX, Labels, TextOrder
 from roamcast.matching.layout import (
     CODES,
     COLUMN_ORDINALS,
@@ -40,6 +37,10 @@ COLUMNS_MAX = 1 << 16
 WAYS_MAX = 8
 """Columns, values or texts that one term may add, at most."""
 
+PLACES_REMEMBERED = 2048
+PLACE_REMEMBERED_MAX = 128
+"""Places whose encoding is remembered until a filter is added or removed, and their length."""
+
 TOKENS_KNOWN_MAX = 1 << 29
 PREDICATES_MAX = 4096
 """Maximum intervals in one row; further atoms are left to the reference evaluator."""
@@ -47,114 +48,11 @@ PREDICATES_MAX = 4096
 EXACT_BELOW = 2.0**53
 """From here on float64 cannot represent all integers: the reference confirms such bounds (0004)."""
 
-FIRST, LAST = 0, 1
-"""Numbers of the labels before and after all texts."""
-
-BEFORE, AT, AFTER = 0, 1, 2
-"""The position of a cut relative to its text: cut = number × 4 + one of these."""
-
-TEXTS_MAX = 1 << 26
-STEP = 4  # just before, at, just after a text, and between it and the next
-SPAN = 1 << 61
-STRIDE = 1 << 32
-SETTLED_SINGLY_MAX = 64
-
 NUMBER_BITS = struct.Struct("<d")
 INTEGER_BITS = struct.Struct("<q")
 
 Event = tuple[list[float], list[int], list[int]]
 """An encoded context: alternating columns and numbers; tokens; alternating columns and keys."""
-
-
-class Labels:
-    """The labels of the texts of all columns, by number."""
-
-    def __init__(self) -> None:
-        self.values: Array = np.zeros(64, np.int64)
-        self.values[:2] = (LOWEST + STEP, HIGHEST - STEP)
-        self.count = 2
-
-    def take(self) -> int:
-        """Return the next number; its label is assigned by the column's `settle`."""
-        if self.count == TEXTS_MAX:
-            raise LimitError(f"filters compare with at most {TEXTS_MAX} texts by order")
-        if self.count == len(self.values):
-            self.values = np.concatenate([self.values, np.zeros_like(self.values)])
-        self.count += 1
-        return self.count - 1
-
-
-class TextOrder:
-    """The ordered texts of one column."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[str, int] = {}
-        self._sorted: list[str] = []
-        self._waiting: list[str] = []
-
-    def number(self, text: str, labels: Labels) -> int:
-        """Return the text's number; a new text gets its label from `settle`."""
-        found = self.numbers.get(text)
-        if found is None:
-            found = self.numbers[text] = labels.take()
-            self._waiting.append(text)
-        return found
-
-    def forget_waiting(self) -> None:
-        """Remove the texts that were added since the last `settle`."""
-        for text in self._waiting:
-            del self.numbers[text]
-        self._waiting = []
-
-    def settle(self, labels: Labels) -> None:
-        """Label every new text."""
-        waiting, self._waiting = self._waiting, []
-        if len(waiting) > SETTLED_SINGLY_MAX:  # inserting many one by one would be quadratic
-            self._sorted = sorted(self._sorted + waiting)
-            self._relabel(labels)
-            return
-        for text in waiting:
-            place = bisect_left(self._sorted, text)
-            self._sorted.insert(place, text)
-            label = self._between(place, labels)
-            if label is None:
-                self._relabel(labels)
-            else:
-                labels.values[self.numbers[text]] = label
-
-    def label(self, text: str, labels: Labels) -> int:
-        """Return the label of any text: its own, or one between its neighbours'."""
-        place = bisect_right(self._sorted, text)
-        if place == 0:
-            return LOWEST + STEP + 2  # between FIRST and every known text
-        before = self._sorted[place - 1]
-        label = int(labels.values[self.numbers[before]])
-        # An unknown text gets the odd label between its neighbour and the next, equal to no cut.
-        return label if before == text else label + 2
-
-    def _between(self, place: int, labels: Labels) -> int | None:
-        """Return a label for the text at this index, None if its neighbours leave no room."""
-        low = self._label_at(place - 1, labels) if place > 0 else None
-        last = place == len(self._sorted) - 1
-        high = None if last else self._label_at(place + 1, labels)
-        if low is None and high is None:
-            return 0
-        if low is None or high is None:
-            # At an end, take a fixed step: sorted input would otherwise halve the room each time.
-            label = low + STRIDE if low is not None else (high or 0) - STRIDE
-            return label if -SPAN < label < SPAN else None
-        label = (low + high) // 2 // STEP * STEP
-        return label if low + STEP <= label <= high - STEP else None
-
-    def _label_at(self, place: int, labels: Labels) -> int:
-        return int(labels.values[self.numbers[self._sorted[place]]])
-
-    def _relabel(self, labels: Labels) -> None:
-        """Spread all labels evenly."""
-        numbers = np.array([self.numbers[text] for text in self._sorted], np.int64)
-        stride = min(STRIDE, 2 * SPAN // (len(numbers) + 1)) // STEP * STEP
-        start = -(len(numbers) // 2) * stride
-        labels.values[numbers] = start + stride * np.arange(len(numbers), dtype=np.int64)
 
 
 class PropertyColumns:
@@ -217,6 +115,7 @@ class Vocabulary:
 
     def mark(self) -> None:
         """Set the point that `undo` returns to."""
+        self.places: dict[str, tuple[list[int], list[int]]] = {}
         self._marked = (self.columns_count, self.defaults, self.labels.count)
         self._columns_made: list[tuple[PropertyColumns | Vocabulary, str]] = []
         self._properties_made: list[str] = []
@@ -246,12 +145,14 @@ class Vocabulary:
 
     def settle(self) -> None:
         """Label new texts; required before rows that use them are placed."""
+        self.places.clear()
         for texts in self._unsettled.values():
             texts.settle(self.labels)
         self._unsettled.clear()
 
     def forget(self, tokens: Sequence[int]) -> None:
         """Remove tokens that no row uses any more."""
+        self.places.clear()
         for token in tokens:
             home, value = self._token_homes[token]
             del home[value]
@@ -430,7 +331,10 @@ def encode(vocabulary: Vocabulary, context: Context) -> Event:
     tokens: list[int] = []
     other: list[int] = []
     properties = vocabulary.properties
-    for name, value in context.attributes.items():
+    mentioned = context.attributes
+    if len(properties) < len(mentioned):  # most filters mention few attributes: ask for those alone
+        mentioned = {name: mentioned[name] for name in properties if name in mentioned}
+    for name, value in mentioned.items():
         known = properties.get(name)
         if known is None:
             continue
@@ -440,9 +344,9 @@ def encode(vocabulary: Vocabulary, context: Context) -> Event:
             if token is not None:
                 tokens.append(token)
         else:
-            # ints and floats are what they are compared as: the table is not asked on this path
-            plain = kind is int or kind is float
-            number: Any = value if plain else kinds.scalar(value, "number")
+            number: Any = value
+            if kind is not float and kind is not int:  # these are what they are compared as
+                number = kinds.scalar(value, "number")
             if number is not None and known.number >= 0:
                 numbers += (known.number, number)
                 if known.number_tokens:
@@ -464,14 +368,16 @@ def _frame(
 ) -> None:
     """Add the properties beside the attributes: place, vid, time and point."""
     properties = vocabulary.properties
-    for name, value in (("place", context.place), ("vid", context.vid)):
-        known = properties.get(name)
-        if known is not None and value is not None:
-            token = known.text_tokens.get(value)
-            if token is not None:
-                tokens.append(token)
-            if known.special:
-                _special(vocabulary, known, value, other, tokens)
+    known = properties.get("place")
+    if known is not None and context.place is not None:
+        found = vocabulary.places.get(context.place)
+        if found is None:
+            found = _place(vocabulary, known, context.place)
+        tokens += found[0]
+        other += found[1]
+    known = properties.get("vid")
+    if known is not None:
+        _text(vocabulary, known, context.vid, other, tokens)
     known = properties.get(T_R)
     if known is not None and known.instant >= 0:
         other += (known.instant, context.t_r)
@@ -486,6 +392,30 @@ def _frame(
     known = properties.get("geometry")
     if known is not None and known.presence >= 0:
         other += (known.presence, 1)
+
+
+def _place(
+    vocabulary: Vocabulary, known: PropertyColumns, path: str
+) -> tuple[list[int], list[int]]:
+    """Encode a place: its tokens, its columns and keys. Many contexts are at few places."""
+    tokens: list[int] = []
+    other: list[int] = []
+    _text(vocabulary, known, path, other, tokens)
+    if len(path) <= PLACE_REMEMBERED_MAX:
+        if len(vocabulary.places) >= PLACES_REMEMBERED:
+            vocabulary.places.clear()
+        vocabulary.places[path] = tokens, other
+    return tokens, other
+
+
+def _text(
+    vocabulary: Vocabulary, known: PropertyColumns, text: str, other: list[int], tokens: list[int]
+) -> None:
+    token = known.text_tokens.get(text)
+    if token is not None:
+        tokens.append(token)
+    if known.special:
+        _special(vocabulary, known, text, other, tokens)
 
 
 def _special(

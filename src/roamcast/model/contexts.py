@@ -12,7 +12,7 @@ must also serve as a query parameter, and its number must survive a JavaScript r
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Annotated, Any, Final, Literal
 
@@ -150,13 +150,24 @@ def check(context: Context) -> Context:
         raise ContextError("t_d lies before t_r, or after the year 9999")
     if len(context.attributes) > ATTRIBUTES_MAX:
         raise LimitError(f"a context has at most {ATTRIBUTES_MAX} attributes")
-    for name, value in context.attributes.items():
-        _check_name(name)
-        # the common case, a short ASCII text, without a call
-        plain = type(value) is str and value.isascii() and "\0" not in value
-        if not plain or len(value) > TEXT_LENGTH_MAX:  # type: ignore[arg-type]
-            _check_value(name, value)
+    _check_attributes(context.attributes)
     return context
+
+
+def _check_attributes(attributes: dict[str, Attribute]) -> None:
+    if not _names_checked.issuperset(attributes):
+        _check_names(attributes)
+    for name, value in attributes.items():
+        # the common cases, a short ASCII text and a boolean, without a call
+        if type(value) is str:
+            if len(value) <= TEXT_LENGTH_MAX and value.isascii() and "\0" not in value:
+                continue
+        elif type(value) is bool:
+            continue
+        kind = kinds.kind_of(value)
+        if kind is None:
+            raise ContextError(f"attribute {name!r} is none of {', '.join(kinds.KINDS)}")
+        kind.check(f"attribute {name!r}", value)
 
 
 @lru_cache(PLACES_REMEMBERED)
@@ -573,17 +584,17 @@ def check_point(point: tuple[float, float]) -> tuple[float, float]:
     return point
 
 
-@lru_cache(NAMES_REMEMBERED)  # a few names come with every context
-def _check_name(name: str) -> None:
-    check_text("an attribute's name", name, NAME_LENGTH_MAX)
-    if not name or not name.isprintable():
-        raise ContextError("an attribute's name is empty or not printable")
-    if name in RESERVED:
-        raise ContextError(f"{name!r} is reserved; give the attribute another name")
+_names_checked: set[str] = set()
+"""Names of attributes that are valid: the same few come with every context."""
 
 
-def _check_value(name: str, value: Attribute) -> None:
-    kind = kinds.kind_of(value)
-    if kind is None:
-        raise ContextError(f"attribute {name!r} is none of {', '.join(kinds.KINDS)}")
-    kind.check(f"attribute {name!r}", value)
+def _check_names(names: Iterable[str]) -> None:
+    for name in names:
+        check_text("an attribute's name", name, NAME_LENGTH_MAX)
+        if not name or not name.isprintable():
+            raise ContextError("an attribute's name is empty or not printable")
+        if name in RESERVED:
+            raise ContextError(f"{name!r} is reserved; give the attribute another name")
+        if len(_names_checked) >= NAMES_REMEMBERED:
+            _names_checked.clear()
+        _names_checked.add(name)

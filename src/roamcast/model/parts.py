@@ -127,6 +127,29 @@ class TimerTable(Timers[Timer]):
             handler(timer)
 
 
+TimerHandler = Callable[[Any, int], Sequence[Effect]]
+"""Takes a timer of its kind and the time; gives what follows."""
+
+TimerHandlers = Mapping[type[Timer], TimerHandler]
+
+
+class PartTimers(Timers[Timer]):
+    """The timers of one part, and the handler of each kind."""
+
+    def __init__(self, handlers: TimerHandlers) -> None:
+        super().__init__()
+        self._handlers = handlers
+
+    def fire(self, now: int) -> list[Effect]:
+        """Run the handler of every timer that is due, but of none that these set for now."""
+        effects: list[Effect] = []
+        for timer in list(self.due(now)):
+            handler = self._handlers.get(type(timer))
+            assert handler is not None, f"no handler for {timer!r}"
+            effects += handler(timer, now)
+        return effects
+
+
 class Part:
     """One part of a broker; the defaults are those of a part that takes and stores nothing."""
 
@@ -360,35 +383,42 @@ class Router:
         special = self._special
         while steps:
             part, effect, given = steps.popleft()
-            more: list[_Step]
-            if effect is None:
-                adopts = type(given) is Adopt
-                outcome = part.adopt(given.entries, now) if adopts else part.receive(given, now)
-                if not outcome:
-                    continue
-                more = _outcome(part, outcome)
-            elif type(effect) not in special:  # most effects are for the driver
-                out.append(effect)
+            if effect is not None:
+                if type(effect) in special:
+                    steps.extendleft(reversed(self._delivered(part, effect, out)))
+                else:
+                    out.append(effect)
                 continue
-            elif type(effect) in self._by_carried:
-                more = self._takers_of_message(effect)
-            elif type(effect) in self._by_input:
-                more = self._all_takers(effect)
-            elif isinstance(effect, DISK_EFFECTS):
-                if self._disk is None or part is self._disk:
-                    out.append(self._numbered(part, effect))
+            adopts = type(given) is Adopt
+            outcome = part.adopt(given.entries, now) if adopts else part.receive(given, now)
+            for at, one in enumerate(outcome, 1):
+                if type(one) not in special:  # most effects are for the driver
+                    out.append(one)
                     continue
-                assert isinstance(effect, Store), "only the disk's own part reads and merges"
-                more = [(self._disk, None, StoreRequest(part.part, effect))]
-            elif isinstance(effect, StoreAnswer):
-                more = [(self.parts[effect.part], None, effect.answer)]
-            elif isinstance(effect, Forward):
-                more = self._route(effect.given, part)
-            else:
-                assert isinstance(effect, Adopt)
-                more = self._adopt(effect.entries)
-            steps.extendleft(reversed(more))
+                if at < len(outcome):
+                    steps.extendleft(reversed(_outcome(part, outcome[at:])))
+                steps.extendleft(reversed(self._delivered(part, one, out)))
+                break
         return out
+
+    def _delivered(self, part: Part, effect: Any, out: list[Effect]) -> list[_Step]:
+        """Say who is given an effect that concerns parts; what the disk is asked goes out."""
+        kind = type(effect)
+        if kind in self._by_carried:
+            return self._takers_of_message(effect)
+        if kind in self._by_input:
+            return self._all_takers(effect)
+        if kind is StoreAnswer:
+            return [(self.parts[effect.part], None, effect.answer)]
+        if kind is Forward:
+            return self._route(effect.given, part)
+        if kind is Adopt:
+            return self._adopt(effect.entries)
+        if self._disk is None or part is self._disk:
+            out.append(self._numbered(part, effect))
+            return []
+        assert kind is Store, "only the disk's own part reads and merges"
+        return [(self._disk, None, StoreRequest(part.part, effect))]
 
     def _numbered(self, part: Part, effect: Store | Merge | ReadPage) -> Effect:
         """Give a disk effect a token that no other part uses."""

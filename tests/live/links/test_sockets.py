@@ -26,6 +26,7 @@ def heard(talk: Callable[[WebSocket], None]) -> tuple[list[str], str]:
         await receive()
         await send({"type": "websocket.accept"})
         talk(scope["extensions"][EXTENSION])
+        await receive()  # that it is over
 
     async def scene() -> tuple[list[str], str]:
         server = uvicorn.Server(uvicorn.Config(app, ws=WebSocket, lifespan="off", log_config=None))
@@ -49,7 +50,7 @@ def test_frames_of_a_turn_come_in_order_and_before_the_close() -> None:
     def talk(link: WebSocket) -> None:
         for number in range(3):
             link.write(text_frame(str(number).encode()))
-        assert link.waiting_bytes == 9
+        assert link.waiting_bytes == 6, "the first has left, the others leave together"
         link.close(TRY_AGAIN, "enough")
         link.write(text_frame(b"too late"))
 
@@ -74,6 +75,7 @@ def test_more_than_the_limit_leaves_at_once() -> None:
     waited: list[int] = []
 
     def talk(link: WebSocket) -> None:
+        link.write(text_frame(b"first"))
         link.write(text_frame(b"a" * 60_000))
         link.write(text_frame(b"b" * rest))
         waited.append(link.waiting_bytes)
@@ -82,5 +84,22 @@ def test_more_than_the_limit_leaves_at_once() -> None:
         link.close(TRY_AGAIN, "enough")
 
     texts, _ = heard(talk)
-    assert [len(text) for text in texts] == [60_000, rest, 1]
+    assert [len(text) for text in texts] == [5, 60_000, rest, 1]
     assert waited == [GATHERED_BYTES_MAX, 0]
+
+
+def test_who_gets_several_frames_a_turn_waits_for_them_and_who_gets_one_does_not() -> None:
+    waited: list[int] = []
+
+    def talk(link: WebSocket, turns: list[int]) -> None:
+        for _ in range(turns[0]):
+            link.write(text_frame(b"."))
+        waited.append(link.waiting_bytes)
+        if turns[1:]:
+            link.loop.call_later(0.01, talk, link, turns[1:])
+        else:
+            link.close(TRY_AGAIN, "enough")
+
+    texts, _ = heard(lambda link: talk(link, [1, 2, 2, 1, 1]))
+    assert len(texts) == 7
+    assert waited == [0, 3, 6, 3, 0]

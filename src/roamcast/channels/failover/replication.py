@@ -148,7 +148,10 @@ class WriteRequest(msgspec.Struct, frozen=True):
     @property
     def size(self) -> int:
         """About how many bytes it takes."""
-        return sum(len(key) + len(value or b"") + ENTRY_BYTES for key, value in self.writes)
+        size = 0
+        for key, value in self.writes:
+            size += len(key) + len(value or b"") + ENTRY_BYTES
+        return size
 
 
 class WriteBatch(msgspec.Struct):
@@ -163,7 +166,7 @@ class WriteBatch(msgspec.Struct):
     @property
     def writes(self) -> Writes:
         """What goes to the local disk."""
-        return tuple((entry.key, entry.value) for entry in self.entries)
+        return tuple([(entry.key, entry.value) for entry in self.entries])
 
 
 class WriteBatches:
@@ -196,7 +199,7 @@ class WriteBatches:
             requests.append(request)
             writes.update(request.writes)
             size += request.size
-        entries = tuple(Entry(key, value, stamp) for key, value in writes.items())
+        entries = tuple([Entry(key, value, stamp) for key, value in writes.items()])
         self.under_way = WriteBatch(token, requests, entries)
         return self.under_way
 
@@ -351,15 +354,16 @@ class Replication(Part):
         if self.state is not ServerState.SERVING:
             self._answer(part, StoreFailed(effect.token, STEPPING_DOWN))
             return
-        if any(len(value or b"") > VALUE_BYTES_MAX for _, value in effect.writes):
-            reason = f"what is stored exceeds the limit of {VALUE_BYTES_MAX} bytes"
-            self._answer(part, StoreFailed(effect.token, reason))
-            return
+        for key, value in effect.writes:
+            # Before others share its batch: one that no disk takes would hold all of them up.
+            assert KEY.fullmatch(key)
+            if value is not None and len(value) > VALUE_BYTES_MAX:
+                reason = f"what is stored exceeds the limit of {VALUE_BYTES_MAX} bytes"
+                self._answer(part, StoreFailed(effect.token, reason))
+                return
         if len(self._batches) >= self._settings.requests_max:
             self._answer(part, StoreFailed(effect.token, "too many writes wait for the disk"))
             return
-        # Before others share its batch: one that no disk takes would hold all of them up.
-        assert all(KEY.fullmatch(key) for key, _ in effect.writes)
         self._batches.add(WriteRequest(part, effect.token, effect.writes))
         self._write(now)
 

@@ -33,6 +33,10 @@ from roamcast.errors import StoreError
 PAGE_STEPS: Final = 1_000
 """Steps that are read before the store's writer may go on."""
 
+LAST_MAX: Final = 4_096
+LAST_BYTES_MAX: Final = 1_024
+"""Vids whose last step is remembered, and the bytes of one that is: most changes follow it."""
+
 MOMENT_MAX: Final = 2**62
 """Half of it bounds every moment of a step, so that ends and lengths have 64 bits."""
 
@@ -85,6 +89,8 @@ class StepIndex:
     def __init__(self, connection: sqlite3.Connection, using: AbstractContextManager[object]):
         self._connection = connection
         self._using = using
+        self._last: dict[str, tuple[StepSpan, Step]] = {}
+        """Vids → their last step and its span, as both are on disk or in the transaction."""
 
     # --- changes: in the writer's thread, in its transaction ------------------------------------
 
@@ -100,10 +106,15 @@ class StepIndex:
         rows = [
             (vid, span.written, span.begin, span.level, span.mark, span.life)
             for vid, steps in by_vid.items()
-            for span in self._changed(vid, steps, gone)
+            for span in self._spans_of(vid, steps, gone)
         ]
-        self._connection.executemany("DELETE FROM spans WHERE vid = ? AND written = ?", gone)
+        if gone:
+            self._connection.executemany("DELETE FROM spans WHERE vid = ? AND written = ?", gone)
         self._connection.executemany("REPLACE INTO spans VALUES (?, ?, ?, ?, ?, ?)", rows)
+
+    def undone(self) -> None:
+        """The transaction did not come to its end: what is remembered may be of it."""
+        self._last.clear()
 
     def build(self) -> None:
         """Take up a log that has no index, in the transaction at hand."""
@@ -115,6 +126,17 @@ class StepIndex:
         ).fetchall():
             after = page[-1][0]
             self.update(dict(page))
+
+    def _spans_of(
+        self, vid: str, changed: Mapping[int, Step | None], gone: list[tuple[str, int]]
+    ) -> list[StepSpan]:
+        """Give the spans of a vid that become others, without asking the disk if it may be."""
+        known = self._last.pop(vid, None)
+        if known is not None and len(changed) == 1:
+            ((written, step),) = changed.items()
+            if step is not None and written > known[0].written:
+                return self._next(vid, known, written, step)
+        return self._changed(vid, changed, gone)
 
     def _changed(
         self, vid: str, changed: Mapping[int, Step | None], gone: list[tuple[str, int]]
@@ -163,7 +185,27 @@ class StepIndex:
         cursor.close()
         if before is not None and before != kept:
             others.append(before)
+        if before is not None and was is not None:
+            self._remember(vid, before, was)
         return others
+
+    def _next(
+        self, vid: str, known: tuple[StepSpan, Step], written: int, step: Step
+    ) -> list[StepSpan]:
+        """Give the spans that change when a step follows the last of its vid."""
+        kept, was = known
+        before = msgspec.structs.replace(kept)
+        if before.stated:
+            before.open()
+        span = following(before, was, written, step)
+        self._remember(vid, span, step)
+        return [span] if before == kept else [before, span]
+
+    def _remember(self, vid: str, span: StepSpan, step: Step) -> None:
+        if len(step.body) <= LAST_BYTES_MAX:
+            if len(self._last) >= LAST_MAX:
+                self._last.clear()
+            self._last[vid] = span, step
 
     def _step(self, vid: str, written: int) -> Step | None:
         row = self._connection.execute(

@@ -73,27 +73,30 @@ class ActiveMap:
 
     def put(self, context: Context, body: bytes, stamp: int, owner: str) -> MapContext | None:
         """Add or change a context; None if this state, or a newer one, is known already."""
-        known = self.contexts.get(context.vid)
+        vid = context.vid
+        known = self.contexts.get(vid)
         if known is None:
             if self.removed:
-                gone = self.removed.get(context.vid)
+                gone = self.removed.get(vid)
                 if gone is not None and stamp <= gone.stamp:
                     return None
-                self.removed.forget(context.vid)
-            if context.vid in self._reserved:
+                self.removed.forget(vid)
+            if vid in self._reserved:
                 self._absent -= 1
             else:
                 self._check_room()
-            seat = self._seat(context.vid)
-            known = MapContext(context, body, stamp, owner, {}, seat=seat)
-            self.contexts[context.vid] = known
+            known = MapContext(context, body, stamp, owner, {}, seat=self._seat(vid))
+            self.contexts[vid] = known
         else:
             if stamp <= known.stamp and not _replaces(body, stamp, owner, known):
                 return None
             self._leave(known.context)
             known.context, known.body = context, body
             known.stamp, known.owner, known.owner_before = stamp, owner, ""
-        self._at.setdefault(context.place, {})[context.vid] = None
+        here = self._at.get(context.place)
+        if here is None:
+            here = self._at[context.place] = {}
+        here[vid] = None
         return known
 
     def reserve(self, vid: str) -> None:
@@ -242,12 +245,11 @@ class MapContexts:
         """Vid → who published under it lately (0090)."""
         self.is_stored: Callable[[str, str], bool] = lambda _vid, _owner: False
         """(vid, owner) → whether this process publishes it for the owner, from disk."""
-        self.may_name: Callable[[str, str], bool] = lambda _owner, _vid: True
+        self.may_name: Callable[[str, str], bool] | None = None
+        """(owner, vid) → whether they may publish under it; None: everybody may."""
         self.blurred: Callable[[Context], Context] | None = None
         """Gives the context of a pseudonym as the map may have it: its times are rounded (0220)."""
-        self.check_place: Callable[[str | None, tuple[float, float] | None], None] = (
-            lambda _place, _point: None
-        )
+        self.check_place: Callable[[str | None, tuple[float, float] | None], None] | None = None
         """Raises for a place that another node serves."""
         self.past: Remembers | None = None
         self.notes = Notes(desk, active_map.contexts)
@@ -266,32 +268,31 @@ class MapContexts:
             raise ContextError("a context on the map needs a place or a point: add one")
         if len(body) > CONTEXT_BYTES_MAX:
             raise LimitError(f"a context has at most {CONTEXT_BYTES_MAX} bytes")
-        if (
-            context.vid not in client.publications
-            and len(client.publications) >= self._desk.settings.publications_max
-        ):
+        vid, published = context.vid, client.publications
+        if vid not in published and len(published) >= self._desk.settings.publications_max:
             limit = self._desk.settings.publications_max
             raise LimitError(f"a client publishes at most {limit} contexts")
-        self.check_place(context.place, context.point)
-        self.check_owner(context.vid, client.name)
+        if self.check_place is not None:
+            self.check_place(context.place, context.point)
+        self.check_owner(vid, client.name)
         if self.past is not None:
             self.past.check_room()
         if client.unconfirmed:
-            client.unconfirmed.pop(context.vid, None)
-        client.publications[context.vid] = None
+            client.unconfirmed.pop(vid, None)
+        published[vid] = None
         if not self.put_for(client.name, context, body, stamp):
-            known = self.map.contexts.get(context.vid) or self.map.removed.get(context.vid)
+            known = self.map.contexts.get(vid) or self.map.removed.get(vid)
             if known is None or known.owner != client.name:
-                self._overtake(client.name, context.vid, self.map.stamp(context.vid))
+                self._overtake(client.name, vid, self.map.stamp(vid))
             elif isinstance(known, Removal) or known.body != self.shown_body(context, body):
-                self.outdate(client.name, context.vid, known.stamp)
+                self.outdate(client.name, vid, known.stamp)
 
     def check_owner(self, vid: str, owner: str) -> None:
         """Refuse to change what somebody else publishes or has published, or has set rules for.
 
         The refusal is the same for all of these: which of them holds may be hidden (0082, 0090).
         """
-        if not self.may_name(owner, vid):
+        if self.may_name is not None and not self.may_name(owner, vid):
             raise taken(vid)
         if self.trusted_nodes:
             subject = owner.partition("#")[0]
@@ -303,10 +304,12 @@ class MapContexts:
         known = self.map.contexts.get(vid)
         if known is not None and known.owner != owner and not self._may_take(owner, known.owner):
             raise taken(vid)
-        for owners in (self.publishers, self.claims):
-            other = owners.get(vid, owner)
-            if other != owner and not self._may_take(owner, other):
-                raise taken(vid)
+        other = self.publishers.get(vid, owner)
+        if other != owner and not self._may_take(owner, other):
+            raise taken(vid)
+        other = self.claims.get(vid, owner)
+        if other != owner and not self._may_take(owner, other):
+            raise taken(vid)
 
     def reconsider(self, vid: str) -> None:
         """Show a context anew, after its rules have changed."""
@@ -396,31 +399,34 @@ class MapContexts:
 
         `stored`: it is on disk, and so is its step of the past.
         """
-        exact, context = context, self.shown(context)
-        if context is not exact:
+        exact = context
+        if self.blurred is not None and (context := self.shown(exact)) is not exact:
             body = body_of(context)
+        vid = context.vid
         if self.notes.unnoted:
-            self.notes.settle(context.vid)
-        before = self.map.contexts.get(context.vid)
-        owner_before, state_before = (before.owner, before.context) if before else (None, None)
-        if before is None and self.map.removed:
-            gone = self.map.removed.get(context.vid)
+            self.notes.settle(vid)
+        before = self.map.contexts.get(vid)
+        owner_before = state_before = None
+        if before is not None:
+            owner_before, state_before = before.owner, before.context
+        elif self.map.removed:
+            gone = self.map.removed.get(vid)
             if gone is not None and not self._may_take(gone.owner, owner):
-                self.map.removed.forget(context.vid)  # nobody removes what is another's
+                self.map.removed.forget(vid)  # nobody removes what is another's
         known = self.map.put(context, body, stamp, owner)
         if known is None:
             return False
         if self.past is not None and not stored:
             self.past.begin(exact, body, owner, self._desk.now)
-        if not self._policy.open_to_all(context.vid):
+        if not self._policy.open_to_all(vid):
             self._note(known, state_before)
         if self.live.stale is not None:
-            self.live.note(context.vid)
+            self.live.note(vid)
         fresh = owner_before is None
         if self._desk.journal:
             self._record(known, context, body)
         if owner_before is not None and owner_before != owner:
-            self._overtake(owner_before, context.vid, stamp)
+            self._overtake(owner_before, vid, stamp)
         self._changed(known, context, body, "appeared" if fresh else "changed")
         return True
 
@@ -619,8 +625,9 @@ class MapContexts:
 
     def _seen_by_all(self, known: MapContext, context: Context) -> dict[str, Touched]:
         """Give the classes of `_touched` for a context that is open to all: one form (0096)."""
-        nothing: Touched = (context, ())
-        found = dict.fromkeys(known.views, nothing)
+        found: dict[str, Touched] = {}
+        if known.views:
+            found = dict.fromkeys(known.views, (context, ()))
         for name, after in self._dissemination.shared.match(context):
             found[name] = (context, after)
         return found
@@ -683,15 +690,18 @@ class MapContexts:
         before = known.views.get(name)
         if before is None:
             before = known.views[name] = ClassView(view.opened, b"")
+        elif seen is context and before.seen is None:  # the common case, without a call
+            if body == before.body:
+                return None
         elif self._unchanged(before, context, seen, body, name):
             return None
         change = table.change(before.matched, after)
         before.number = view.number = next_number(view, now - self._desk.started)
         before.matched = after
-        # Only what rules coarsened needs bytes of its own: encoded once for the whole class.
-        own = seen is context
-        before.body = body if own else b"" if seen is None else body_of(seen)
-        before.seen = None if own else seen
+        if seen is context:
+            before.body, before.seen = body, None
+        else:  # what rules coarsened needs bytes of its own: encoded once for the whole class
+            before.body, before.seen = b"" if seen is None else body_of(seen), seen
         for record in change.left:
             table.leave(record, known.context.vid)
         for record in change.entered:

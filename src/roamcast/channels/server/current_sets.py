@@ -60,7 +60,8 @@ class CurrentSets:
 
     def fresh(self, view_class: str, state: State) -> State:
         """Give a context's present state for a view class, in place of one that has waited."""
-        self._contexts.notes.settle(state.vid)
+        if self._contexts.notes.unnoted:
+            self._contexts.notes.settle(state.vid)
         known = self.map.contexts.get(state.vid)
         if known is None:
             return State(state.number, state.vid, b"")

@@ -300,14 +300,17 @@ class Desk:
 
     def poll(self, client: ClientState) -> None:
         """Let a client's next batch leave if it may."""
+        outbox = client.outbox
+        if outbox.waits(self.now):  # if a receipt may yet come, its timer is set
+            return
         fresh = partial(self.fresh, client.view_class)
         turn = partial(self.turn_page, client.view_class)
         as_of = self.as_of(client.view_class)
-        batch = client.outbox.poll(self.now, client.ledger, as_of, fresh, turn)
+        batch = outbox.poll(self.now, client.ledger, as_of, fresh, turn)
         if batch is not None:
             self.out.append(Send(Client(client.name), batch))
-        if client.outbox.due is not None:
-            self.timers.set(client.timer, client.outbox.due)
+        if outbox.due is not None:
+            self.timers.set(client.timer, outbox.due)
 
     def _outbox_due(self, timer: OutboxDue) -> None:
         self.poll(self.clients[timer.client])

@@ -162,6 +162,15 @@ class Outbox:
         if not self._full:
             self.pagers[pager.subscription] = pager
 
+    def waits(self, now: int) -> bool:
+        """Whether nothing may leave now: nothing waits, or the receipt of a batch may yet come."""
+        if self._in_flight is not None:
+            return self.due is not None and now < self.due
+        if self._waiting or self.pagers:
+            return False
+        self.due = None
+        return True
+
     def poll(
         self, now: int, ledger: Ledger | None, number: int, fresh: Fresh, turn: Turn
     ) -> Batch | None:
@@ -170,18 +179,15 @@ class Outbox:
         `number` is that of the last update. `fresh` is needed because the client may have received
         a later state than one that waits by a channel, and forgotten it.
         """
+        if self.waits(now):
+            return None
         if self._in_flight is None:
-            if not self._waiting and not self.pagers:
-                self.due = None
-                return None
             room = None if ledger is None else ledger.room(now)
             self._in_flight = self._next(room, number, fresh, turn)
             if self._in_flight is None:
                 self.due = now + (1_000 if self.pagers else self._settings.flush_us)
                 return None
             self._attempts = 0
-        elif self.due is not None and now < self.due:
-            return None
         batch = self._in_flight
         if ledger is not None:
             size = size_of(batch)

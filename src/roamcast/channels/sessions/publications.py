@@ -302,7 +302,8 @@ class StoredPublications(Part):
         body = body_of(context)
         if len(body) > CONTEXT_BYTES_MAX:
             raise LimitError(f"a context has at most {CONTEXT_BYTES_MAX} bytes")
-        self._map.check_place(context.place, context.point)
+        if self._map.check_place is not None:
+            self._map.check_place(context.place, context.point)
         self.check_owner(context.vid, owner)
         known = self.publications.get(context.vid)
         most = settings.publications_per_owner_max

@@ -74,6 +74,7 @@ class SessionSocket:
 
     def __init__(self, service: Service, socket: WebSocket, grant: Grant, name: str) -> None:
         self.name = name
+        self.write: Callable[[bytes], None] = socket.write
         self._service = service
         self._socket = socket
         self._grant = grant
@@ -113,10 +114,6 @@ class SessionSocket:
             service.close_session(self.name, self)
             for task in self._tasks:
                 task.cancel()
-
-    def write(self, framed: bytes) -> None:
-        """Write a frame."""
-        self._socket.write(framed)
 
     def cut(self, reason: str) -> None:
         """End the session, and say why."""

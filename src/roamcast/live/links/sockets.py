@@ -7,6 +7,7 @@ transport. Incoming messages go straight to the endpoint, without a queue and a 
 
 import asyncio
 from typing import Any, Final, Protocol
+from weakref import WeakKeyDictionary
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.protocol import State
@@ -50,7 +51,7 @@ class Socket(Protocol):
 class Sink(Protocol):
     """Where a session's frames go."""
 
-    def write(self, framed: bytes) -> None:
+    def write(self, framed: bytes, /) -> None:
         """Write one frame."""
 
     def cut(self, reason: str) -> None:
@@ -88,6 +89,37 @@ def _head(first: int, size: int) -> bytes:
     return bytes((first, 127)) + size.to_bytes(8, "big")
 
 
+class _Turn:
+    """One turn of a loop after the other, and the connections that gather frames in this one."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.gathering: list[WebSocket] = []
+        self.begun = False
+
+    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Notice the end of this turn, once for all connections that write in it."""
+        self.begun = True
+        loop.call_soon(self._end)
+
+    def _end(self) -> None:
+        self.number += 1
+        self.begun = False
+        gathering, self.gathering = self.gathering, []
+        for socket in gathering:
+            socket.flush()
+
+
+_TURNS: "WeakKeyDictionary[asyncio.AbstractEventLoop, _Turn]" = WeakKeyDictionary()
+
+
+def _turn_of(loop: asyncio.AbstractEventLoop) -> _Turn:
+    turn = _TURNS.get(loop)
+    if turn is None:
+        turn = _TURNS[loop] = _Turn()
+    return turn
+
+
 class WebSocket(WebSocketsSansIOProtocol):
     """A connection of uvicorn's that endpoints attach to."""
 
@@ -101,6 +133,9 @@ class WebSocket(WebSocketsSansIOProtocol):
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
         self._gathered: list[bytes] = []
+        self._turn = _turn_of(self.loop)
+        self._wrote_in = -1
+        self._bursts = False
 
     def handle_connect(self, event: Any) -> None:
         """Give the application this connection beside the ASGI calls."""
@@ -167,28 +202,39 @@ class WebSocket(WebSocketsSansIOProtocol):
     def write(self, framed: bytes) -> None:
         """Write a whole frame; what is written to a connection that closes is lost with it.
 
-        Frames of one turn of the loop leave together: the updates that one commit acknowledges
-        would else cost a system call each, for each session that hears of them.
+        The first frame of a turn of the loop leaves at once, and what follows it leaves together:
+        the updates that one commit acknowledges would else cost a system call each, for each
+        session that hears of them. A connection with several frames in the last turn waits for
+        those of this one from the start.
         """
-        if self.close_sent or self.transport.is_closing():
+        turn = self._turn
+        if not turn.begun:
+            turn.begin(self.loop)
+        if not self._bursts and self._wrote_in != turn.number:
+            self._wrote_in = turn.number
+            if not (self.close_sent or self.transport.is_closing()):
+                self.transport.write(framed)
             return
         if not self._gathered:
-            self.loop.call_soon(self._flush)
+            turn.gathering.append(self)
         self._gathered.append(framed)
         self._gathered_bytes += len(framed)
         if self._gathered_bytes > GATHERED_BYTES_MAX:
-            self._flush()
+            self.flush()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Let go of what this turn of the loop has gathered."""
         gathered, self._gathered, self._gathered_bytes = self._gathered, [], 0
-        if gathered and not (self.close_sent or self.transport.is_closing()):
-            self.transport.write(b"".join(gathered))
+        if gathered:
+            self._bursts = len(gathered) > 1 or not self._bursts
+            if not (self.close_sent or self.transport.is_closing()):
+                self.transport.write(b"".join(gathered))
 
     def close(self, code: int, reason: str) -> None:
         """Say why, and close; a peer that does not answer is dropped after a while."""
         if self.close_sent or self.disconnected or self.transport.is_closing():
             return
-        self._flush()
+        self.flush()
         self.conn.send_close(code, _short(reason))
         self.transport.write(b"".join(self.conn.data_to_send()))
         self.close_sent = True

@@ -41,8 +41,11 @@ class Collector:
         self._before = gc.get_threshold()
 
     def start(self) -> None:
-        """Set aside what was restored, and from now on whatever survives."""
-        self._look_through()
+        """Set aside what was restored, and from now on whatever survives.
+
+        What a spare has set aside before its turn is passed over: nobody waits for it then.
+        """
+        self._set_aside()
         gc.set_threshold(*THRESHOLDS)
         gc.callbacks.append(self._collected)
 
@@ -62,6 +65,9 @@ class Collector:
     def _look_through(self) -> None:
         """Look through everything, also what was set aside."""
         gc.unfreeze()
+        self._set_aside()
+
+    def _set_aside(self) -> None:
         gc.collect()
         gc.freeze()
         gc.collect()  # Python waits for a quarter more than the last collection left: that is none

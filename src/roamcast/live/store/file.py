@@ -15,7 +15,7 @@ from roamcast.channels.past.index import StepIndex, make_tables
 from roamcast.errors import InputError
 
 VERSION: Final = 3
-WAL_BYTES_KEPT: Final = 64 * 1024 * 1024
+WAL_BYTES_SPARED: Final = 64 * 1024 * 1024
 GONE_US_MAX: Final = 7 * 86_400_000_000
 """So long a name is known to be forgotten; a host that was away for longer may bring it back."""
 
@@ -37,7 +37,7 @@ def connect(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA locking_mode = EXCLUSIVE")  # no second service on one folder
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
-        connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_KEPT}")
+        connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_SPARED}")
         connection.execute("BEGIN IMMEDIATE")
         version = connection.execute("PRAGMA user_version").fetchone()[0]
         if version > VERSION:

@@ -280,6 +280,7 @@ class SqliteStore:
                         self._gone = prune(self._connection, _now())
                 self._connection.execute("COMMIT")
             except sqlite3.Error as error:
+                self.steps.undone()
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
                 return f"the disk refused to keep this: {error}; free space or mend it, then retry"

@@ -19,7 +19,7 @@ from roamcast.channels.sessions.messages import ConsumerElsewhere
 from roamcast.errors import ConflictError, InputError, UnreachableError
 from roamcast.model.events import Acknowledged, Failed, SessionClosed
 from roamcast.model.machine import Effect, Input
-from roamcast.model.parts import Forward, Occupancy, Part, Timers
+from roamcast.model.parts import Forward, Occupancy, Part, PartTimers, Timer
 from roamcast.model.time import MICROSECONDS
 from roamcast.overlay.consumers.attended import Attended
 from roamcast.overlay.handoff.events import ConsumerGone, PrepareNext
@@ -66,6 +66,22 @@ class DrainView(msgspec.Struct, frozen=True):
     ] = 0
 
 
+class DrainNextDue(Timer, frozen=True):
+    """The next session is prepared for."""
+
+
+class DrainLookDue(Timer, frozen=True):
+    """Whether the next node is ready for a session."""
+
+    session: str
+
+
+class DrainLostDue(Timer, frozen=True):
+    """A consumer that was told to go did not say that it went."""
+
+    consumer: str
+
+
 class Drain(Part):
     """The drain of one node."""
 
@@ -82,7 +98,13 @@ class Drain(Part):
         nodes: Callable[[], dict[str, str]],
     ) -> None:
         """`nodes`: the other nodes in reach, and where people reach each."""
-        self.timers: Timers[tuple[str, str]] = Timers()
+        self.timers: PartTimers = PartTimers(
+            {
+                DrainNextDue: lambda _, now: self._prepare(now),
+                DrainLookDue: lambda timer, now: self._look(timer.session, now),
+                DrainLostDue: self._lost_due,
+            }
+        )
         self.to: tuple[str, ...] = ()
         """Where everybody goes; empty: nobody has to."""
         self._hub = hub
@@ -137,7 +159,7 @@ class Drain(Part):
             case ConsumerGone(consumer, to):
                 if self._leaving.pop(consumer, None) is not None or (self.to and to):
                     self._moved += bool(to)
-                    self.timers.cancel(("lost", consumer))
+                    self.timers.cancel(DrainLostDue(consumer))
             case SessionClosed(session):
                 self._next.pop(session, None)
         return []
@@ -160,19 +182,17 @@ class Drain(Part):
         self._waiting = deque(
             name for name, one in sessions if one.form == "json" or self._consumers_of(name)
         )
-        self.timers.set(("next", ""), now)
+        self.timers.set(DrainNextDue(), now)
 
     def advance(self, now: int) -> Sequence[Effect]:
         """Prepare for the next session, tell those that are prepared for, give up on the lost."""
-        effects: list[Effect] = []
-        for what, name in list(self.timers.due(now)):
-            if what == "next":
-                effects += self._prepare(now)
-            elif what == "look":
-                effects += self._look(name, now)
-            elif self._leaving.pop(name, None) is not None:
-                self._lost += name in self._consumers  # else it has ended by itself
-        return effects
+        return self.timers.fire(now)
+
+    def _lost_due(self, timer: DrainLostDue, now: int) -> Sequence[Effect]:
+        del now
+        if self._leaving.pop(timer.consumer, None) is not None:
+            self._lost += timer.consumer in self._consumers  # else it has ended by itself
+        return ()
 
     def _prepare(self, now: int) -> list[Effect]:
         while self._waiting and self._waiting[0] not in self._hub.sessions:
@@ -182,11 +202,11 @@ class Drain(Part):
         session = self._waiting.popleft()
         node = self.to[self._turn % len(self.to)]
         self._turn += 1
-        self.timers.set(("next", ""), now + max(1, int(MICROSECONDS / self._rate)))
+        self.timers.set(DrainNextDue(), now + max(1, int(MICROSECONDS / self._rate)))
         if self._hub.sessions[session].form == "sse":
             return self._end_stream(session, node)
         self._next[session] = node, now + PATIENCE_US
-        self.timers.set(("look", session), now + LOOK_US)
+        self.timers.set(DrainLookDue(session), now + LOOK_US)
         return [Forward(PrepareNext(name, node)) for name in self._consumers_of(session)]
 
     def _end_stream(self, session: str, node: str) -> list[Effect]:
@@ -205,11 +225,11 @@ class Drain(Part):
         node, until = known
         consumers = list(self._consumers_of(session))
         if now < until and not all(self._prepared(name, node) for name in consumers):
-            self.timers.set(("look", session), now + LOOK_US)
+            self.timers.set(DrainLookDue(session), now + LOOK_US)
             return []
         del self._next[session]
         for name in consumers:
             self._leaving[name] = node
-            self.timers.set(("lost", name), now + LOST_US)
+            self.timers.set(DrainLostDue(name), now + LOST_US)
         frame = _encode(ConsumerElsewhere("", node, self._nodes().get(node, "")))
         return [Frame((session,), frame, "json")]

@@ -14,7 +14,7 @@ import msgspec
 from roamcast.errors import LimitError, RoamcastError, StoreError, UnreachableError
 from roamcast.model.events import Acknowledged, Failed
 from roamcast.model.machine import Draw, Effect, Entry, Store, Stored, StoreFailed, Writes
-from roamcast.model.parts import Occupancy, Part, Timers
+from roamcast.model.parts import Occupancy, Part, PartTimers, Timer
 from roamcast.model.records import OverlayStep
 from roamcast.overlay.custody.held import (
     BODY,
@@ -95,6 +95,30 @@ class _Noting(msgspec.Struct):
     parcel: ParcelId
 
 
+class ParcelExpiryDue(Timer, frozen=True):
+    """A parcel is too old."""
+
+    parcel: ParcelId
+
+
+class ParcelNoteDue(Timer, frozen=True):
+    """What failed to be written of a parcel is written again."""
+
+    parcel: ParcelId
+
+
+class ParcelSendDue(Timer, frozen=True):
+    """A parcel goes again to whoever was busy."""
+
+    parcel: ParcelId
+
+
+class ParcelForgetDue(Timer, frozen=True):
+    """A parcel that was handled need not be remembered any more."""
+
+    parcel: ParcelId
+
+
 class Custody(Part):
     """The parcels that this node answers for."""
 
@@ -136,7 +160,14 @@ class Custody(Part):
         self._coming: dict[str, ParcelId] = {}
         self._stores: dict[int, _Taking | _Handling | _Noting] = {}
         self._token = 0
-        self.timers: Timers[tuple[str, ParcelId]] = Timers()
+        self.timers: PartTimers = PartTimers(
+            {
+                ParcelExpiryDue: self._expiry_due,
+                ParcelNoteDue: lambda timer, now: self._note(timer.parcel, now),
+                ParcelSendDue: self._send_due,
+                ParcelForgetDue: lambda timer, now: self._forget_seen(timer.parcel, now),
+            }
+        )
 
     # --- the part
 
@@ -207,20 +238,15 @@ class Custody(Part):
 
     def advance(self, now: int) -> Sequence[Effect]:
         """Send again what met a busy node, write again what failed, give up what is too old."""
-        effects: list[Effect] = []
-        for what, parcel in list(self.timers.due(now)):
-            held = self.held.get(parcel)
-            if what == "forget":
-                effects += self._forget_seen(parcel, now)
-            elif what == "write":
-                effects += self._note(parcel, now)
-            elif held is None:
-                continue
-            elif what == "expire":
-                effects += self._expire(held, now)
-            else:
-                effects += self._forward(held, now)
-        return effects
+        return self.timers.fire(now)
+
+    def _expiry_due(self, timer: ParcelExpiryDue, now: int) -> list[Effect]:
+        held = self.held.get(timer.parcel)
+        return [] if held is None else self._expire(held, now)
+
+    def _send_due(self, timer: ParcelSendDue, now: int) -> list[Effect]:
+        held = self.held.get(timer.parcel)
+        return [] if held is None else self._forward(held, now)
 
     def occupancy(self) -> Occupancy:
         """How much is held of what, and the bound of each."""
@@ -330,7 +356,7 @@ class Custody(Part):
             self.held[held.parcel] = held
             self._bytes += len(held.body)
             remaining = max(1, self._settings.life_us - held.age(now))
-            self.timers.set(("expire", held.parcel), now + remaining)
+            self.timers.set(ParcelExpiryDue(held.parcel), now + remaining)
         held.states.update(dict.fromkeys(taking.targets, ParcelState.NEW))
         return [self._store(taking, (*writes, *held.writes(now, body=not held.body_stored)))]
 
@@ -381,19 +407,19 @@ class Custody(Part):
         again = now + self._settings.busy_us
         held = self.held.get(why.parcel)
         if isinstance(why, _Noting):
-            self.timers.set(("write", why.parcel), again)
+            self.timers.set(ParcelNoteDue(why.parcel), again)
             return []
         if isinstance(why, _Handling):
             if held is not None and held.states.get(self.node) is ParcelState.SENT:
                 held.move([self.node], ParcelEvent.RETURNED)
-                self.timers.set(("send", why.parcel), again)
+                self.timers.set(ParcelSendDue(why.parcel), again)
             return []
         if held is not None:
             for target in why.targets:
                 held.states.pop(target, None)
             self._drop_if_done(held)
             # A write that was on its way meanwhile may have named these nodes, too.
-            self.timers.set(("write", why.parcel), again)
+            self.timers.set(ParcelNoteDue(why.parcel), again)
         return self._say(why, StoreError(reason))
 
     def _note(self, parcel: ParcelId, now: int) -> list[Effect]:
@@ -406,7 +432,7 @@ class Custody(Part):
     def _forward(self, held: Held, now: int) -> list[Effect]:
         """Queue a parcel for the links that lead to its nodes; give it to this node's own part."""
         if now < held.not_before:
-            self.timers.sooner(("send", held.parcel), held.not_before)
+            self.timers.sooner(ParcelSendDue(held.parcel), held.not_before)
             return []
         effects: list[Effect] = []
         links: dict[str, None] = {}
@@ -447,7 +473,7 @@ class Custody(Part):
             if not targets:
                 continue
             if now < held.not_before:
-                self.timers.sooner(("send", parcel), held.not_before)
+                self.timers.sooner(ParcelSendDue(parcel), held.not_before)
                 continue
             held.move(targets, ParcelEvent.LEFT)
             under_way[parcel] = targets
@@ -524,7 +550,7 @@ class Custody(Part):
 
     def _remember(self, parcel: ParcelId, until: int) -> None:
         self._seen[parcel] = until
-        self.timers.set(("forget", parcel), until)
+        self.timers.set(ParcelForgetDue(parcel), until)
 
     def _forget_seen(self, parcel: ParcelId, now: int) -> list[Effect]:
         del now
@@ -542,8 +568,8 @@ class Custody(Part):
     def _drop_if_done(self, held: Held) -> None:
         if not held.states and self.held.pop(held.parcel, None) is not None:
             self._bytes -= len(held.body)
-            self.timers.cancel(("expire", held.parcel))
-            self.timers.cancel(("send", held.parcel))
+            self.timers.cancel(ParcelExpiryDue(held.parcel))
+            self.timers.cancel(ParcelSendDue(held.parcel))
 
     def _take_up(self, value: bytes, body: bytes | None, now: int) -> list[Effect]:
         stored = msgspec.msgpack.decode(value, type=StoredTargets)
@@ -563,5 +589,5 @@ class Custody(Part):
             self.held[stored.parcel] = known
             self._bytes += len(known.body)
             remaining = max(1, self._settings.life_us - known.age(now))
-            self.timers.set(("expire", stored.parcel), now + remaining)
+            self.timers.set(ParcelExpiryDue(stored.parcel), now + remaining)
         return self._forward(known, now)

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from roamcast.model.machine import Effect, step
-from roamcast.model.parts import Occupancy, Part, Timers
+from roamcast.model.parts import Occupancy, Part, PartTimers, Timer
 from roamcast.model.records import OverlayStep
 from roamcast.overlay.events import (
     CameByLink,
@@ -72,6 +72,20 @@ class _Job:
         self.tries = 0
 
 
+class FilterReportDue(Timer, frozen=True):
+    """What is new is reported."""
+
+
+class FilterBatchDue(Timer, frozen=True):
+    """The root plans with the reports that it has."""
+
+
+class FilterJobDue(Timer, frozen=True):
+    """A node is asked again to match in place of this one."""
+
+    node: str
+
+
 class NodeFilters(Part):
     """The filter of one node, and the batch loop while it is the root."""
 
@@ -111,7 +125,13 @@ class NodeFilters(Part):
         """At the root: the number of its last batch that moved something."""
         self._jobs: dict[str, _Job] = {}
         """Targets → what is to be installed there."""
-        self._timers: Timers[str] = Timers()
+        self._timers = PartTimers(
+            {
+                FilterReportDue: lambda _, _now: self._report(),
+                FilterBatchDue: lambda _, now: self._batch(now),
+                FilterJobDue: lambda timer, now: self._again(timer.node, now),
+            }
+        )
 
     # --- reads: what passes --------------------------------------------------------------------
 
@@ -187,7 +207,8 @@ class NodeFilters(Part):
             self._wanted += any(link != came_from for link in beyond())
         elif came_from == parent:
             self._wanted += here() or any(link != parent for link in beyond())
-        self._fresh = self._fresh or (self._wanted > before and "report" not in self._timers)
+        planned = FilterReportDue() in self._timers
+        self._fresh = self._fresh or (self._wanted > before and not planned)
 
     # --- the part ------------------------------------------------------------------------------
 
@@ -216,18 +237,10 @@ class NodeFilters(Part):
 
     def advance(self, now: int) -> Sequence[Effect]:
         """Report, plan, and ask again for what was not installed."""
-        effects: list[Effect] = []
         if self._fresh:
             self._fresh = False
             self._stir(now)
-        for timer in list(self._timers.due(now)):
-            if timer == "report":
-                effects += self._report()
-            elif timer == "batch":
-                effects += self._batch(now)
-            else:
-                effects += self._again(timer.removeprefix("job "), now)
-        return effects
+        return self._timers.fire(now)
 
     def deadline(self) -> int | None:
         """When the next of these is due; at once if a report is to be set."""
@@ -237,9 +250,9 @@ class NodeFilters(Part):
 
     def _stir(self, now: int) -> None:
         """Something is new: report it, and plan with it, after a while."""
-        self._timers.sooner("report", now + self.settings.report_us)
+        self._timers.sooner(FilterReportDue(), now + self.settings.report_us)
         if self._up() is None:
-            self._timers.sooner("batch", now + self.settings.batch_us)
+            self._timers.sooner(FilterBatchDue(), now + self.settings.batch_us)
 
     def _step_down(self, now: int) -> Sequence[Effect]:
         """Cease to match once another node plans: it knows only of filters that are reported."""
@@ -407,7 +420,7 @@ class NodeFilters(Part):
         if job.tries >= self.settings.tries_max:
             return self._over(target, FilterEvent.GAVE_UP, now)
         job.tries += 1
-        self._timers.set(f"job {target}", now + self.settings.patience_us)
+        self._timers.set(FilterJobDue(target), now + self.settings.patience_us)
         return self._route(InstallFilter(job.rank, target, self.node), now)
 
     def _install(self, asked: InstallFilter, now: int) -> Sequence[Effect]:
@@ -424,7 +437,7 @@ class NodeFilters(Part):
         job = self._jobs.get(answer.node)
         if job is None or job.rank != answer.rank:
             return ()
-        self._timers.cancel(f"job {answer.node}")
+        self._timers.cancel(FilterJobDue(answer.node))
         return self._over(answer.node, FilterEvent.INSTALLED, now)
 
     def _over(self, target: str, event: FilterEvent, now: int) -> Sequence[Effect]:
@@ -442,7 +455,7 @@ class NodeFilters(Part):
     def _give_up(self, now: int) -> Sequence[Effect]:
         """Newer orders came: what was begun is void, and this node matches as before."""
         for target in self._jobs:
-            self._timers.cancel(f"job {target}")
+            self._timers.cancel(FilterJobDue(target))
         self._jobs.clear()
         return self._move(FilterEvent.GAVE_UP, now, self.rank) if self._is_busy() else ()
 

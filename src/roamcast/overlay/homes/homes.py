@@ -7,13 +7,13 @@ after which the choice is made again, and admission by the broker that is to ser
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 from msgspec import Meta
 
 from roamcast.model.machine import Draw, Effect
-from roamcast.model.parts import Occupancy, Part, Timers
+from roamcast.model.parts import Occupancy, Part, PartTimers, Timer
 from roamcast.model.records import OverlayStep
 from roamcast.overlay.events import CameByLink, OverlayOpened, SendOnLink, TreeChanged
 from roamcast.overlay.homes import events
@@ -36,13 +36,21 @@ from roamcast.overlay.homes.messages import (
 )
 from roamcast.overlay.topology.topology import NodeTopology
 
-REPORT: Final = ""
-"""Key of the timer that tells others of our load."""
-
-EXPIRE: Final = "\0"
-"""Key of the timer of the first reservation that expires; all other keys are clients."""
-
 Routed = HomeRequest | HomeAnswer
+
+
+class LoadReportDue(Timer, frozen=True):
+    """Others hear of our load."""
+
+
+class ReservationDue(Timer, frozen=True):
+    """The first reservation expires."""
+
+
+class HomeChangeDue(Timer, frozen=True):
+    """A client has waited long enough for the next step of its home change."""
+
+    client: str
 
 
 class HomeView(msgspec.Struct, frozen=True):
@@ -94,7 +102,13 @@ class Homes(Part):
         """Clients that move because this broker is overloaded."""
         self._reported: BrokerInformation | None = None
         self._report_at = 0
-        self.timers: Timers[str] = Timers()
+        self.timers: PartTimers = PartTimers(
+            {
+                LoadReportDue: lambda _, now: self._report(now),
+                ReservationDue: lambda _, _now: self._watch_reservations(),
+                HomeChangeDue: lambda timer, now: self._go_on(timer.client, now),
+            }
+        )
 
     # --- reads
 
@@ -130,7 +144,7 @@ class Homes(Part):
             case TreeChanged():
                 # New links lead to brokers that have not heard of our load.
                 self._reported = None
-                self.timers.sooner(REPORT, max(now, self._report_at))
+                self.timers.sooner(LoadReportDue(), max(now, self._report_at))
                 return self._publish(events.TopologyMoved(), now)
             case CameByLink(link, BrokerInformation() as information):
                 return self._learn(link, information, now)
@@ -155,27 +169,21 @@ class Homes(Part):
     def advance(self, now: int) -> Sequence[Effect]:
         """Ask candidates, give up on silent ones, tell others of our load."""
         self.monitor.expire(now)
-        effects: list[Effect] = []
-        for key in list(self.timers.due(now)):
-            if key == REPORT:
-                effects += self._report(now)
-                continue
-            if key == EXPIRE:
-                self._watch_reservations()
-                continue
-            client = self.clients.clients[key]
-            if client.state is ChangeState.WAITING:
-                effects += self._ask(client, now)
-            elif client.state is ChangeState.ASKING:
-                effects += self._refused(client, "no answer", now)
-            else:
-                effects += self._failed(key, "it did not go", now)
-        return effects
+        return self.timers.fire(now)
 
-    def _watch_reservations(self) -> None:
+    def _go_on(self, name: str, now: int) -> Sequence[Effect]:
+        client = self.clients.clients[name]
+        if client.state is ChangeState.WAITING:
+            return self._ask(client, now)
+        if client.state is ChangeState.ASKING:
+            return self._refused(client, "no answer", now)
+        return self._failed(name, "it did not go", now)
+
+    def _watch_reservations(self) -> Sequence[Effect]:
         first = self.monitor.deadline()
         if first is not None:
-            self.timers.sooner(EXPIRE, first)
+            self.timers.sooner(ReservationDue(), first)
+        return ()
 
     def occupancy(self) -> Occupancy:
         """How many clients, brokers and reservations there are."""
@@ -212,7 +220,7 @@ class Homes(Part):
         if leave:
             self._leaving[client.name] = None
         delay = round(self.settings.delay_us * self._draw())
-        self.timers.set(client.name, earliest_at + delay)
+        self.timers.set(HomeChangeDue(client.name), earliest_at + delay)
 
     # --- moves
 
@@ -232,7 +240,7 @@ class Homes(Part):
         self._number += 1
         client.number = self._number
         self._asked[self._number] = client.name
-        self.timers.set(client.name, now + self.settings.ask_us)
+        self.timers.set(HomeChangeDue(client.name), now + self.settings.ask_us)
         return self._topology.towards(
             HomeRequest(
                 choice.broker, self.node, self._epoch, self._number, client.weight,
@@ -249,7 +257,7 @@ class Homes(Part):
         if not answer.accepted:
             return self._refused(client, "no room", now)
         del self._asked[answer.number]
-        self.timers.set(name, now + self.settings.move_us)
+        self.timers.set(HomeChangeDue(name), now + self.settings.move_us)
         self._leaving.pop(name, None)
         client.step(ChangeEvent.ACCEPTED)
         way = self._known.direction(client, client.target)
@@ -260,7 +268,7 @@ class Homes(Part):
 
     def _refused(self, client: ClientRecord, reason: str, now: int) -> list[Effect]:
         self._asked.pop(client.number, None)
-        self.timers.cancel(client.name)
+        self.timers.cancel(HomeChangeDue(client.name))
         target = client.target
         client.refuse(target, now, now + self.settings.dwell_us)
         client.step(ChangeEvent.REFUSED)
@@ -271,7 +279,7 @@ class Homes(Part):
         client = self.clients.clients.get(name)
         if client is None or client.state is not ChangeState.MOVING:
             return []
-        self.timers.cancel(name)
+        self.timers.cancel(HomeChangeDue(name))
         target = client.target
         client.step(ChangeEvent.FAILED)
         client.since = now  # try again after a dwell time
@@ -302,13 +310,13 @@ class Homes(Part):
         if client is not None:
             self._asked.pop(client.number, None)
             self._leaving.pop(name, None)
-            self.timers.cancel(name)
+            self.timers.cancel(HomeChangeDue(name))
 
     # --- load
 
     def _measured(self, load: float, battery: float, now: int) -> Sequence[Effect]:
         crossed = self.monitor.measure(load, battery)
-        self.timers.sooner(REPORT, now if crossed else max(now, self._report_at))
+        self.timers.sooner(LoadReportDue(), now if crossed else max(now, self._report_at))
         if crossed or self.monitor.loaded:  # still loaded: hand over those who found a place since
             return self._publish(events.LoadCrossed(self.monitor.loaded), now)
         return ()

@@ -6,7 +6,7 @@ one node that keeps a consumer's state, or a parcel on its way. Losing the claim
 session loses no event: the consumer's end knows what it had, and the logs have the rest.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 import msgspec
@@ -15,7 +15,7 @@ from roamcast.errors import ConflictError, ForbiddenError, InputError, LimitErro
 from roamcast.model.events import Failed
 from roamcast.model.filters import Filter
 from roamcast.model.machine import Effect, Entry, Stored, StoreFailed, step
-from roamcast.model.parts import Forward, Occupancy
+from roamcast.model.parts import Forward, Occupancy, TimerHandler, TimerHandlers
 from roamcast.model.records import HandoffStep
 from roamcast.model.wire import NAME_LENGTH_MAX
 from roamcast.overlay.events import (
@@ -55,7 +55,15 @@ from roamcast.overlay.homes.records import (
 )
 from roamcast.overlay.homes.relocation import QUEUE_BYTES_MAX, ModulatedConsumer, Saved
 from roamcast.overlay.homes.trail import TRAIL_MAX
-from roamcast.overlay.homes.working import BARRED_MAX, ServingWork
+from roamcast.overlay.homes.working import (
+    BARRED_MAX,
+    ServingAgainDue,
+    ServingLeaseDue,
+    ServingPatienceDue,
+    ServingStoreDue,
+    ServingTimer,
+    ServingWork,
+)
 from roamcast.overlay.modulators.events import (
     Modulate,
     ModulationAnswer,
@@ -74,6 +82,14 @@ WEIGHED_OVER: Final = 4
 
 NOBODY_HAS_IT: Final = "no former home has its state"
 TOO_LATE: Final = "its former home does not answer"
+
+
+class ServingClaimDue(ServingTimer, frozen=True):
+    """Former homes that did not answer a claim are asked again."""
+
+
+class ServingGoneDue(ServingTimer, frozen=True):
+    """Where its state went need not be remembered any more."""
 
 
 class Serving(ServingWork):
@@ -167,24 +183,29 @@ class Serving(ServingWork):
 
     def advance(self, now: int) -> Sequence[Effect]:
         """Repeat claims and writes, end leases and patience."""
-        effects: list[Effect] = []
-        for what, name in list(self.timers.due(now)):
-            served = self.served.get(name)
-            if what == "claim":
-                effects += self._say_claims(name, now)
-            elif what == "gone":
-                effects += self._forget_gone(name)
-            elif served is None:
-                continue
-            elif what == "again":
-                effects += self._go_on(served, now)
-            elif what == "store":
-                effects += self._store(served)
-            elif what == "lease":  # it ends only while it is away
-                effects += self._drop(served, "lease")
-            elif served.state is ServingState.ASKING:  # with its patience
-                effects += self._begin_anew(served, TOO_LATE, now)
-        return effects
+        return self.timers.fire(now)
+
+    def _timer_handlers(self) -> TimerHandlers:
+        def of_served(handler: Callable[[ServedConsumer, int], Sequence[Effect]]) -> TimerHandler:
+            def handle(timer: Any, now: int) -> Sequence[Effect]:
+                served = self.served.get(timer.consumer)
+                return () if served is None else handler(served, now)
+
+            return handle
+
+        return {
+            ServingClaimDue: lambda timer, now: self._say_claims(timer.consumer, now),
+            ServingGoneDue: lambda timer, _: self._forget_gone(timer.consumer),
+            ServingAgainDue: of_served(self._go_on),
+            ServingStoreDue: of_served(lambda served, _: self._store(served)),
+            # a lease ends only while a consumer is away
+            ServingLeaseDue: of_served(lambda served, _: self._drop(served, "lease")),
+            ServingPatienceDue: of_served(self._out_of_patience),
+        }
+
+    def _out_of_patience(self, served: ServedConsumer, now: int) -> Sequence[Effect]:
+        waits = served.state is ServingState.ASKING
+        return self._begin_anew(served, TOO_LATE, now) if waits else ()
 
     def occupancy(self) -> Occupancy:
         """How much is held of what, and the bound of each."""
@@ -260,7 +281,7 @@ class Serving(ServingWork):
         if not waits:
             return [*effects, *self._begin(served, None, now)]
         if not given.relocation.events:
-            self.timers.set(("patience", name), now + self._settings.patience_us)
+            self.timers.set(ServingPatienceDue(name), now + self._settings.patience_us)
         return effects
 
     def check(self, given: given_by.AttachModulated, now: int) -> None:
@@ -306,7 +327,7 @@ class Serving(ServingWork):
     def _resume(self, served: ServedConsumer, record: ServedRecord, now: int) -> list[Effect]:
         """Go on with a consumer that was here before, from what its end has had."""
         served.state = step(SERVING_TABLE, served.state, ServingEvent.CAME)
-        self.timers.cancel(("lease", served.name))
+        self.timers.cancel(ServingLeaseDue(served.name))
         work, had = served.work, dict(record.saved.vector)
         same = (work.specs, work.relocation) == (record.specs, record.relocation)
         if same and served.instance and not served.busy and had == work.vector:
@@ -343,7 +364,7 @@ class Serving(ServingWork):
             work.begin(saved, work.had)
         work.clear()
         served.state = step(SERVING_TABLE, served.state, ServingEvent.LEFT)
-        self.timers.set(("lease", served.name), now + self._settings.lease_us)
+        self.timers.set(ServingLeaseDue(served.name), now + self._settings.lease_us)
         return [*effects, Forward(given_by.DropHomeClient(served.name, away=True))]
 
     def _keep(self, record: ServedRecord, now: int) -> None:
@@ -353,7 +374,7 @@ class Serving(ServingWork):
         )
         served.stored = True
         served.work.begin(record.saved, {})
-        self.timers.set(("lease", record.consumer), now + self._settings.lease_us)
+        self.timers.set(ServingLeaseDue(record.consumer), now + self._settings.lease_us)
 
     def _confirm(self, given: given_by.ConfirmModulated, now: int) -> list[Effect]:
         served = self.served.get(given.consumer)
@@ -388,7 +409,7 @@ class Serving(ServingWork):
         if now >= claim.until_us and not claim.state:
             self._end_claim(name)
             return []
-        self.timers.set(("claim", name), now + self._settings.claim_us)
+        self.timers.set(ServingClaimDue(name), now + self._settings.claim_us)
         served = self.served.get(name)
         had = () if served is None else pairs(served.work.had)
         effects: list[Effect] = []
@@ -403,7 +424,7 @@ class Serving(ServingWork):
             claim.state = False
         elif claim is not None:
             del self.claims[name]
-            self.timers.cancel(("claim", name))
+            self.timers.cancel(ServingClaimDue(name))
 
     def _routed(self, message: HomeClaim | HomeGiven, now: int) -> list[Effect]:
         if message.to != self.node:
@@ -438,7 +459,7 @@ class Serving(ServingWork):
         if served.state in (ServingState.ASKING, ServingState.GIVING):
             return effects  # what comes here goes on to there; what goes already, it will find
         served.state = step(SERVING_TABLE, served.state, ServingEvent.CLAIMED)
-        self.timers.cancel(("lease", name))
+        self.timers.cancel(ServingLeaseDue(name))
         effects.append(Forward(given_by.DropHomeClient(name)))
         return [*effects, *self._flow_off(served), *self._go_on(served, now)]
 
@@ -473,7 +494,7 @@ class Serving(ServingWork):
             return []
         served.posting = False
         if parcel is None:
-            self.timers.set(("again", name), now + self._settings.claim_us)
+            self.timers.set(ServingAgainDue(name), now + self._settings.claim_us)
             return []
         claim = served.claim
         assert claim is not None
@@ -487,11 +508,11 @@ class Serving(ServingWork):
         """Remember for a while where a consumer's state went."""
         self._gone.pop(name, None)
         self._gone[name] = gone
-        self.timers.set(("gone", name), now + self._settings.lease_us)
+        self.timers.set(ServingGoneDue(name), now + self._settings.lease_us)
         if len(self._gone) > self._settings.clients_max:
             first = next(iter(self._gone))
             del self._gone[first]
-            self.timers.set(("gone", first), now)
+            self.timers.set(ServingGoneDue(first), now)
 
     def _sent_to(self, name: str, served: Attachment) -> str:
         """Say to whom this node gave a consumer's state since it was last served; "": to nobody."""
@@ -550,7 +571,7 @@ class Serving(ServingWork):
             return []
         name = record.consumer
         self._gone.pop(name, None)
-        self.timers.cancel(("gone", name))
+        self.timers.cancel(ServingGoneDue(name))
         served = self.served.get(name)
         if served is None or served.state is ServingState.AWAY:
             self._keep(record, now)

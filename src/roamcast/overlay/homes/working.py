@@ -10,7 +10,7 @@ from typing import Final
 from roamcast.errors import ModulatorError
 from roamcast.model.filters import Filter
 from roamcast.model.machine import Effect, Store, Writes, step
-from roamcast.model.parts import Forward, Part, Timers
+from roamcast.model.parts import Forward, Part, PartTimers, Timer, TimerHandlers
 from roamcast.model.records import HandoffStep
 from roamcast.model.time import MICROSECONDS
 from roamcast.overlay.flows.events import (
@@ -51,6 +51,31 @@ SKIPPED: Final = "skipped: events do not move with this consumer"
 LOG_TOO_SHORT: Final = "a log no longer has what its state depends on"
 
 
+class ServingTimer(Timer, frozen=True):
+    """One of a consumer that is served here."""
+
+    consumer: str
+
+
+class ServingLeaseDue(ServingTimer, frozen=True):
+    """It has been away for too long."""
+
+
+class ServingPatienceDue(ServingTimer, frozen=True):
+    """Its former home has not given its state in time."""
+
+
+class ServingAgainDue(ServingTimer, frozen=True):
+    """What was waiting for a parcel is tried again."""
+
+
+class ServingStoreDue(ServingTimer, frozen=True):
+    """What failed to be written of it is written again."""
+
+
+CONSUMER_TIMERS: Final = (ServingLeaseDue, ServingPatienceDue, ServingAgainDue, ServingStoreDue)
+
+
 class ServingWork(Part):
     """What a home does for the consumers that it serves; who they are, `Serving` decides."""
 
@@ -63,11 +88,14 @@ class ServingWork(Part):
         self._producers: dict[str, None] = {}
         self._barred: dict[tuple[str, str], tuple[int, str]] = {}
         """Owners and modules of theirs that were stopped here → until when, and why."""
-        self.timers: Timers[tuple[str, str]] = Timers()
+        self.timers: PartTimers = PartTimers(self._timer_handlers())
 
     def _next(self) -> int:
         self._count += 1
         return self._count
+
+    def _timer_handlers(self) -> TimerHandlers:
+        raise NotImplementedError
 
     def _give(self, served: ServedConsumer) -> list[Effect]:
         raise NotImplementedError
@@ -81,7 +109,7 @@ class ServingWork(Part):
         """Let modulators and flows begin."""
         if served.state is ServingState.ASKING:
             served.state = step(SERVING_TABLE, served.state, ServingEvent.KNOWN)
-        self.timers.cancel(("patience", served.name))
+        self.timers.cancel(ServingPatienceDue(served.name))
         work = served.work
         work.begin(saved, work.had)
         served.replaying = served.frozen = False
@@ -182,8 +210,8 @@ class ServingWork(Part):
         """Forget a consumer; `everywhere`: its former homes should, too."""
         effects = self._halt(served)
         del self.served[served.name]
-        for what in ("lease", "patience", "again", "store"):
-            self.timers.cancel((what, served.name))
+        for kind in CONSUMER_TIMERS:
+            self.timers.cancel(kind(served.name))
         self._end_claim(served.name, everywhere=everywhere)
         if served.stored:
             effects.append(self._write(deleted(served.name)))
@@ -366,5 +394,5 @@ class ServingWork(Part):
     def _unstored(self, token: int, now: int) -> list[Effect]:
         served = self.served.get(self._stores.pop(token))
         if served is not None and served.store == token:
-            self.timers.set(("store", served.name), now + self._settings.claim_us)
+            self.timers.set(ServingStoreDue(served.name), now + self._settings.claim_us)
         return []

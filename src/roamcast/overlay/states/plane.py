@@ -21,7 +21,7 @@ from roamcast.model.contexts import Context
 from roamcast.model.events import ClassesEnded
 from roamcast.model.filters import Filter
 from roamcast.model.machine import Effect
-from roamcast.model.parts import Occupancy, Part, Timers
+from roamcast.model.parts import Occupancy, Part, PartTimers, Timer
 from roamcast.model.records import OverlayStep
 from roamcast.overlay.events import OverlayOpened, TablesTouched
 from roamcast.overlay.filters.part import NodeFilters
@@ -33,6 +33,16 @@ RETRY_US: Final = 5_000_000
 
 ViewClass = Callable[[], str]
 """Gives the view class of whom no rule names, and opens it."""
+
+
+class StateForgetDue(Timer, frozen=True):
+    """That a context has gone need not be remembered any more."""
+
+    vid: str
+
+
+class PlacementRetryDue(Timer, frozen=True):
+    """What others want is placed again."""
 
 
 class StatePlane(Part):
@@ -76,7 +86,9 @@ class StatePlane(Part):
         """Keys of other nodes' contexts → their vids."""
         self._dirty = False
         self._full = False
-        self._timers: Timers[str] = Timers()
+        self._timers = PartTimers(
+            {StateForgetDue: self._forget_due, PlacementRetryDue: self._retry_due}
+        )
 
     def under(self, local: LocalQueries, view_class: ViewClass) -> None:
         """Show what this map holds, as those see it whom no rule names."""
@@ -145,13 +157,7 @@ class StatePlane(Part):
 
     def advance(self, now: int) -> Sequence[Effect]:
         """Place what others want, and give sessions what has come."""
-        effects: list[Effect] = []
-        for timer in list(self._timers.due(now)):
-            if timer:
-                self.states.forget(timer, self.node)
-                self._dirty = True
-            else:
-                self._asked = None
+        effects = self._timers.fire(now)
         if self._asked != self._wants.asked_version(VIEW) and self._epoch:
             effects += self._place(now)
         if self._matched != self._filters.matches:
@@ -164,6 +170,17 @@ class StatePlane(Part):
             self._dirty = False
             effects.append(TablesTouched())
         return effects
+
+    def _forget_due(self, timer: StateForgetDue, now: int) -> Sequence[Effect]:
+        del now
+        self.states.forget(timer.vid, self.node)
+        self._dirty = True
+        return ()
+
+    def _retry_due(self, timer: PlacementRetryDue, now: int) -> Sequence[Effect]:
+        del timer, now
+        self._asked = None
+        return ()
 
     def deadline(self) -> int | None:
         """When something is to be done: at once if something is new."""
@@ -202,7 +219,7 @@ class StatePlane(Part):
             try:
                 number = self._placed[text] = self._local.place(self._class, wanted[text])
             except LimitError as error:
-                self._timers.set("", now + RETRY_US)
+                self._timers.set(PlacementRetryDue(), now + RETRY_US)
                 effects.append(OverlayStep("states", "refused", reason=str(error)[:200]))
                 break
             for state in self._local.current(self._class, number):
@@ -229,7 +246,7 @@ class StatePlane(Part):
                 reason = f"more than {STATES_MAX} contexts are wanted elsewhere"
                 return [] if full else [OverlayStep("states", "full", reason=reason)]
             self._out[vid] = matched
-            self._timers.cancel(vid)
+            self._timers.cancel(StateForgetDue(vid))
             self._put(SharedState(self.node, self._epoch, self._number + 1, vid, body))
         elif vid in self._out:
             self._remove(vid, now)
@@ -239,7 +256,7 @@ class StatePlane(Part):
         del self._out[vid]
         self._full = False
         self._put(SharedState(self.node, self._epoch, self._number + 1, vid))
-        self._timers.set(vid, now + 2 * self._linger_us)
+        self._timers.set(StateForgetDue(vid), now + 2 * self._linger_us)
 
     def _put(self, state: SharedState) -> None:
         known = self.states.best(key_of(state.node, state.vid))

@@ -12,7 +12,7 @@ import msgspec
 
 from roamcast.errors import LimitError
 from roamcast.model.machine import Effect
-from roamcast.model.parts import Occupancy, Part, Timers
+from roamcast.model.parts import Occupancy, Part, PartTimers, Timer
 from roamcast.model.records import OverlayStep
 from roamcast.overlay.events import (
     CameByLink,
@@ -48,6 +48,18 @@ class TopologySettings(msgspec.Struct, frozen=True):
     items_max: int = 200_000
 
 
+class ItemsTellDue(Timer, frozen=True):
+    """Neighbours hear what is new."""
+
+
+class TreesDue(Timer, frozen=True):
+    """The trees are computed anew."""
+
+
+class ItemsForgetDue(Timer, frozen=True):
+    """Some item has not counted for long enough."""
+
+
 class NodeTopology(Part):
     """What this node knows of all links, and what follows for its own."""
 
@@ -76,7 +88,13 @@ class NodeTopology(Part):
         self._hops: dict[str, str] = {}
         self._stale: dict[Ends, int] = {}
         """Items that do not count → since when."""
-        self.timers: Timers[str] = Timers()
+        self.timers: PartTimers = PartTimers(
+            {
+                ItemsTellDue: lambda _, now: self._tell(now),
+                TreesDue: lambda _, now: self._compute(now),
+                ItemsForgetDue: lambda _, now: self._forget(now),
+            }
+        )
 
     # --- reads
 
@@ -109,7 +127,7 @@ class NodeTopology(Part):
 
     def idle(self) -> bool:
         """Whether there is nothing left to tell or to compute."""
-        return not any(self._changed.values()) and "trees" not in self.timers
+        return not any(self._changed.values()) and TreesDue() not in self.timers
 
     # --- the part
 
@@ -132,22 +150,14 @@ class NodeTopology(Part):
                 self._full.add(node)
             case NeighbourReady(node):
                 self._full.discard(node)
-                self.timers.sooner("tell", now)
+                self.timers.sooner(ItemsTellDue(), now)
             case CameByLink(node, TopologyItems(items)):
                 return self._learn(node, items, now)
         return ()
 
     def advance(self, now: int) -> Sequence[Effect]:
         """Tell neighbours, compute trees, forget."""
-        effects: list[Effect] = []
-        for what in list(self.timers.due(now)):
-            if what == "tell":
-                effects += self._tell(now)
-            elif what == "trees":
-                effects += self._compute(now)
-            else:
-                self._forget(now)
-        return effects
+        return self.timers.fire(now)
 
     def occupancy(self) -> Occupancy:
         """How many items are held, and wait to be told."""
@@ -169,8 +179,8 @@ class NodeTopology(Part):
         for link, changed in self._changed.items():
             if link != came_from:
                 changed.update((item.ends, None) for item in newer)
-        self.timers.sooner("tell", now + self._settings.gather_us)
-        self.timers.sooner("trees", now + self._settings.settle_us)
+        self.timers.sooner(ItemsTellDue(), now + self._settings.gather_us)
+        self.timers.sooner(TreesDue(), now + self._settings.settle_us)
 
     def _learn(self, link: str, items: Sequence[LinkItem], now: int) -> Sequence[Effect]:
         if any(item.node == item.to or item.number > NUMBER_MAX for item in items):
@@ -210,7 +220,7 @@ class NodeTopology(Part):
                 known = [self.table.items[ends] for ends in page if ends in self.table.items]
                 effects.append(SendOnLink(link, TopologyItems(tuple(known))))
             if changed:
-                self.timers.sooner("tell", now + 1)
+                self.timers.sooner(ItemsTellDue(), now + 1)
         return effects
 
     # --- what follows
@@ -237,12 +247,14 @@ class NodeTopology(Part):
                 stale[ends] = self._stale.get(ends, now)
         self._stale = stale
         if stale:
-            self.timers.sooner("forget", min(stale.values()) + self._settings.forget_us)
+            self.timers.sooner(ItemsForgetDue(), min(stale.values()) + self._settings.forget_us)
 
-    def _forget(self, now: int) -> None:
+    def _forget(self, now: int) -> Sequence[Effect]:
         for ends, since in list(self._stale.items()):
             if since + self._settings.forget_us <= now:
                 del self._stale[ends]
                 self.table.forget(ends)
         if self._stale:
-            self.timers.sooner("forget", min(self._stale.values()) + self._settings.forget_us)
+            first = min(self._stale.values())
+            self.timers.sooner(ItemsForgetDue(), first + self._settings.forget_us)
+        return ()

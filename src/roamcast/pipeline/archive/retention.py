@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 VIDS_MAX = 10_000_000
-KEPT = ("vid", "place", "t_r", "t_d", SEALING_COLUMN)
+RETAINED = ("vid", "place", "t_r", "t_d", SEALING_COLUMN)
 """What a reduced context still says: where and when, and how to write to who was there."""
 
 
@@ -91,13 +91,15 @@ def _drop(before: int) -> ArchiveChange:
 def _reduce(before: int) -> ArchiveChange:
     def affects(table: pa.Table) -> bool:
         old = table.filter(_old(table, before))
-        return any(old[name].null_count < len(old) for name in old.schema.names if name not in KEPT)
+        return any(
+            old[name].null_count < len(old) for name in old.schema.names if name not in RETAINED
+        )
 
     def apply(table: pa.Table) -> pa.Table:
         old = _old(table, before)
         columns = {
             name: table[name]
-            if name in KEPT
+            if name in RETAINED
             else pc.if_else(old, pa.scalar(None, table[name].type), table[name])
             for name in table.schema.names
         }
@@ -261,4 +263,4 @@ def _holds(target: Archive, path: str, wanted: pa.Array) -> bool:
         return True
 
 
-assert set(KEPT) - {SEALING_COLUMN} <= {field.name for field in FIXED}
+assert set(RETAINED) - {SEALING_COLUMN} <= {field.name for field in FIXED}

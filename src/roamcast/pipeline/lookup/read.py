@@ -45,7 +45,7 @@ PAIRS_TOGETHER = 1 << 25
 ANSWERED_TOGETHER = 1 << 22
 """Pairs whose vids are written out at once: a vid has some forty bytes, a number four."""
 
-FOOTERS_KEPT = 4_096
+FOOTERS_REMEMBERED = 4_096
 ANSWER = pa.schema([("message", pa.int32()), ("vid", pa.string())])
 _WHERE = {"t_r": ASK_STARTS, "t_d": ASK_ENDS, "lon": ASK_POINT, "lat": ASK_POINT}
 _TIMES = {"t_r", "t_d"}
@@ -67,7 +67,7 @@ class Footer:
         self.rows: Array = np.array([self.metadata.row_group(g).num_rows for g in groups], np.int64)
 
 
-@lru_cache(maxsize=FOOTERS_KEPT)
+@lru_cache(maxsize=FOOTERS_REMEMBERED)
 def _footer(uri: str, path: str) -> Footer:
     """Read a footer; files never change once written, so it stays right."""
     return Footer(Storage(uri), path)

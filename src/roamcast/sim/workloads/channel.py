@@ -37,7 +37,7 @@ class Say(Input, frozen=True, gc=False):
     payload: bytes
 
 
-class SaidToUser(Effect, frozen=True, gc=False):
+class ShownToUser(Effect, frozen=True, gc=False):
     """The server published it under this number."""
 
     incarnation: int
@@ -101,7 +101,7 @@ class ServerHost:
     def _say(self, sender: ChannelSender, payload: bytes, now: int) -> Sequence[Effect]:
         effects = [*sender.receive(Transmit(payload), now)]
         self.state = after(self.state, payload)
-        effects.append(SaidToUser(sender.incarnation, sender.last, payload))
+        effects.append(ShownToUser(sender.incarnation, sender.last, payload))
         if sender.last % STORE_EVERY == 0:
             self._token += 1
             effects.append(Store(self._token, (("state", self.state),)))
@@ -292,7 +292,7 @@ class ChannelWorkload(Workload):
         elif isinstance(effect, Replaced):
             self._counts["snapshots"] += 1
             self._checker.replaced(who, effect.incarnation, effect.sequence)
-        elif isinstance(effect, SaidToUser):
+        elif isinstance(effect, ShownToUser):
             self._counts["published"] += 1
             self._checker.sent(effect.incarnation, effect.sequence, effect.payload)
 
