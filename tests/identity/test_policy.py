@@ -221,6 +221,17 @@ def test_a_vid_is_public_by_its_own_rules_or_else_by_the_default() -> None:
     assert (book.is_public("none"), private.is_public("none")) == (True, False)
 
 
+def test_a_book_knows_which_vids_rules_name_a_viewer() -> None:
+    book = RuleBook(naming("eve"))
+    book.set("v", naming("bob", "ann"))
+    book.set("w", naming("bob"))
+    assert book.naming("eve") is None  # the default may name it for any vid
+    assert [set(book.naming(name) or ()) for name in ("bob", "ann", "cy")] == [
+        {"v", "w"}, {"v"}, set(),
+    ]  # fmt: skip
+    assert (book.names_of("v"), book.names_of("x")) == ({"bob", "ann"}, {"eve"})
+
+
 def test_the_public_form_shows_a_context_as_it_is_and_no_form_nothing() -> None:
     made = RulesPolicy(lambda vid: PUBLIC if vid == "v" else (), Viewer)
     shared = made.class_of(Viewer("bob"))
