@@ -26,6 +26,7 @@ PLACES = Places(
         Place("c/b/w/2/7/d", "desk"),
         Place("c/b/w/2/r", "wing"),
         Place("c/b/w/2/r/8", "room"),
+        Place("c/b/w/2/r/8/loft", "floor"),
         Place("c/yard", "outside"),
     ]
 )
@@ -58,8 +59,9 @@ def drawn(draw: random.Random) -> tuple[Any, ...]:
     lasts = draw.choice((None, None, MINUTE, 60 * MINUTE, 1440 * MINUTE))
     end = None if lasts is None else begin + lasts
     place = draw.choice(
-        (None, "c", "c/b", "c/b/w/2/7", "c/b/w/2/7/d", "c/b/w/2/r/8", "c/yard", "x/y/z/1/2")
-    )
+        (None, "c", "c/b", "c/b/w/2/7", "c/b/w/2/7/d", "c/b/w/2/r/8", "c/b/w/2/r/8/loft", "c/yard",
+         "x/y/z/1/2")
+    )  # fmt: skip
     point = (1.25, 0.5)
     context = Context("v@t", place, point, {"role": "guest", "age": 5}, begin, end)
     some = [rule() for _ in range(draw.randrange(4))]

@@ -53,6 +53,15 @@ def test_a_room_that_fills_and_empties_keeps_all_but_the_first_and_the_last() ->
     assert set(found[: crowd - 1]) == {"a"}
 
 
+@pytest.mark.parametrize("wide", ["a", "a/1"])
+def test_who_is_shown_wider_may_be_in_any_room_and_counts_for_each(wide: str) -> None:
+    begin, end = np.zeros(3, np.int64), np.full(3, 10, np.int64)
+    places = [wide, "a/1/x", "a/1/y"]
+    assert coarsened(list(places), None, None, begin, end, 2)[0] == places
+    alone, _, _ = coarsened(["b", "a/1/x", "c"], None, None, begin, end, 2)
+    assert alone == ["b", "a", "c"]
+
+
 def test_a_shortened_place_loses_its_point_and_others_keep_theirs() -> None:
     begin, end = np.zeros(4, np.int64), np.full(4, 10, np.int64)
     places = ["a/1", "a/1", "a/1", "a/2"]

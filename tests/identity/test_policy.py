@@ -1,5 +1,6 @@
 """View classes: who shares one, and who comes after one has ended."""
 
+import msgspec
 import pytest
 
 from roamcast.errors import LimitError
@@ -206,6 +207,55 @@ def test_a_book_gives_own_rules_else_the_default() -> None:
     assert list(RulesPolicy(book.of, Viewer, restricted=book.restricted).restricted() or ()) == [
         "w"
     ]
+
+
+def test_a_vid_is_public_by_its_own_rules_or_else_by_the_default() -> None:
+    book, private = RuleBook(), RuleBook(naming("eve"))
+    for one in (book, private):
+        one.set("open", PUBLIC)
+        one.set("shut", ())
+        assert (one.is_public("open"), one.is_public("shut")) == (True, False)
+        assert one.encoded("open") == msgspec.msgpack.encode(PUBLIC)
+        assert one.encoded("shut") == msgspec.msgpack.encode(())
+        assert one.encoded("none") is None
+    assert (book.is_public("none"), private.is_public("none")) == (True, False)
+
+
+def test_a_book_knows_which_vids_rules_name_a_viewer() -> None:
+    book = RuleBook(naming("eve"))
+    book.set("v", naming("bob", "ann"))
+    book.set("w", naming("bob"))
+    assert book.naming("eve") is None  # the default may name it for any vid
+    assert [set(book.naming(name) or ()) for name in ("bob", "ann", "cy")] == [
+        {"v", "w"}, {"v"}, set(),
+    ]  # fmt: skip
+    assert (book.names_of("v"), book.names_of("x")) == ({"bob", "ann"}, {"eve"})
+
+
+def test_the_public_form_shows_a_context_as_it_is_and_no_form_nothing() -> None:
+    made = RulesPolicy(lambda vid: PUBLIC if vid == "v" else (), Viewer)
+    shared = made.class_of(Viewer("bob"))
+    for vid, shown in (("v", True), ("w", False)):
+        context = Context(vid, "c/b", None, {}, 1)
+        assert made.open_to_all(vid) is shown
+        form = made.form_of(context, shared, 5)
+        assert (form is PUBLIC[0]) is shown
+        assert made.seen(context, form, 5) is (context if shown else None)
+
+
+def test_who_looks_by_name_is_known_until_their_last_session_is_over() -> None:
+    made = RulesPolicy(lambda _vid: naming("ada"), Viewer)
+    context, ada = Context("v", "c/b", None, {}, 1), Viewer("ada", frozenset({"staff"}))
+    nobody = Viewer("", frozenset({"staff"}))
+    assert made.enter(nobody) == ""
+    made.leave(nobody)  # it has not come in
+    alone = made.enter(ada)
+    assert made.enter(ada) == alone
+    made.leave(ada)
+    assert made.visible(context, alone, 5) is not None
+    made.leave(ada)
+    with pytest.raises(KeyError):
+        made.visible(context, alone, 5)
 
 
 def test_below_their_limit_empty_classes_stay() -> None:

@@ -95,6 +95,10 @@ DEFECTS = {
         "if DEPTHS[kind] > DEPTHS[precision]:",
         "if False:",
     ),
+    "a floor inside a room is shown, and the room with it": (
+        "                break\n",
+        "                continue\n",
+    ),
     "an office is no room": ('elif precision == "room" and 0', "elif 0 > 1 and 0"),
     "a desk is a room": ('0 < depth < DEPTHS["room"]', "0 < depth"),
     "an office is a floor, too": ('elif precision == "room" and 0', "elif 0"),

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roamcast.errors import ConflictError, RoamcastError
+from roamcast.errors import ConflictError, LimitError, RoamcastError
 from roamcast.identity.policy import PUBLIC, RuleBook
 from roamcast.identity.rule_sets import RuleSets, SetRules
 from roamcast.identity.rules import Hours, Rule
@@ -38,6 +38,25 @@ def test_rules_that_are_wrong_are_refused_before_anything_is_stored() -> None:
         assert isinstance(effect.error, RoamcastError)
     (effect,) = made.receive(SetRules(2, "ada", "v", ()), 0)
     assert isinstance(effect, Store)
+
+
+def test_one_owner_sets_the_rules_of_so_many_vids() -> None:
+    made = RuleSets(RuleBook(PUBLIC), 1, 5, lambda _vid, _owner: None)
+    (first,) = made.receive(SetRules(1, "ada", "u", ()), 0)
+    assert isinstance(first, Store)
+    made.receive(Stored(first.token), 0)
+    (beyond,) = made.receive(SetRules(2, "ada", "v", ()), 0)
+    assert isinstance(beyond, Failed)
+    assert isinstance(beyond.error, LimitError)
+    for owner, vid in (("ada", "u"), ("bob", "v")):
+        (stored,) = made.receive(SetRules(3, owner, vid, ()), 0)
+        assert isinstance(stored, Store)
+        made.receive(Stored(stored.token), 0)
+    assert made.occupancy()["owners"] == (2, 2)
+    (gone,) = made.receive(SetRules(4, "ada", "u", None), 0)
+    assert isinstance(gone, Store)
+    made.receive(Stored(gone.token), 0)
+    assert made.occupancy()["owners"] == (1, 1)
 
 
 def test_hours_hold_on_every_day_if_none_is_named() -> None:
@@ -99,6 +118,22 @@ def test_a_restart_and_a_replica_know_what_is_on_disk(said: list[tuple]) -> None
     assert known(again) == known(replica) == known(made)
 
 
+def test_what_is_held_is_told_of_all_owners_and_of_the_one_with_the_most() -> None:
+    made = rule_sets()
+    for ticket, (owner, vid) in enumerate((("ada", "u"), ("ada", "v"), ("bob", "w"))):
+        (store,) = made.receive(SetRules(ticket, owner, vid, naming("eve")), 0)
+        assert isinstance(store, Store)
+        made.receive(Stored(store.token), 0)
+    made.receive(SetRules(9, "cy", "x", naming("eve", "fay")), 0)  # on its way to the disk
+    assert made.occupancy() == {
+        "sets of one owner": (2, 9),
+        "names of one owner": (2, 5),
+        "owners": (2, 3),
+        "owners with names": (3, 4),
+        "sets": (3, 18),
+    }
+
+
 def naming(*viewers: str, attributes: tuple[str, ...] | None = None) -> tuple[Rule, ...]:
     return (Rule(viewers=viewers, precision="exact", attributes=attributes),)
 
@@ -117,7 +152,8 @@ def test_the_rules_of_one_owner_hold_so_many_names_and_no_more() -> None:
         return effect.token
 
     first = asks("ada", "u", naming("a", "b", attributes=("floor",)))
-    assert made.occupancy()["names of one owner"] == (3, 5)
+    made.receive(Stored(asks("cy", "t", naming("a"))), 0)
+    assert made.occupancy()["names of one owner"] == (3, 5), "of the owner with the most"
     assert not asks("ada", "v", naming("a", "b", "c")), "what is on its way to the disk counts"
     made.receive(StoreFailed(first, "full"), 0)
     second = asks("ada", "v", naming("a", "b", "c"))
@@ -131,9 +167,12 @@ def test_the_rules_of_one_owner_hold_so_many_names_and_no_more() -> None:
     made.receive(Stored(asks("bob", "x", naming("a", "b", "c", "d", "e"))), 0)
     made.receive(Stored(asks("op", "y", naming(*"abcdefg"), operator=True)), 0)
     assert not asks("op", "z", naming("a")), "as an owner, an operator is one like others"
-    made.receive(Stored(asks("op", "y", naming(*"abcdef"))), 0)  # fewer than before may always be
+    made.receive(Stored(asks("op", "y", naming(*"hijklmn"))), 0)  # as many as before may always be
+    made.receive(Stored(asks("op", "y", naming(*"abcdef"))), 0)  # and fewer
     made.receive(Stored(asks("ada", "v", None)), 0)
     made.receive(Stored(asks("ada", "w", naming("a", "b", "c"))), 0)
-    for owner, vid in (("ada", "u"), ("ada", "w"), ("bob", "x"), ("op", "y")):
+    made.receive(Stored(asks("cy", "t", naming("a", "b", "c"))), 0)
+    made.receive(Stored(asks("cy", "t", naming("a", "b", "c", "d", "e"))), 0)  # instead of three
+    for owner, vid in (("ada", "u"), ("ada", "w"), ("bob", "x"), ("op", "y"), ("cy", "t")):
         made.receive(Stored(asks(owner, vid, None)), 0)
     assert made.occupancy()["names of one owner"] == (0, 5)

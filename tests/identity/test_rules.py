@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import pytest
@@ -178,7 +179,9 @@ def test_a_known_hierarchy_cuts_by_kind_and_snaps_to_the_centre() -> None:
      ("campus/hall", "floor", "campus"),
      (f"{ROOM}/desk", "room", ROOM), ("campus/b35/1/wing/9", "room", "campus/b35/1/wing/9"),
      ("campus/b35/1/wing/8/desk", "room", "campus/b35/1/wing"),
-     ("campus/b35/1/wing/9", "floor", "campus/b35/1"), ("sea/reef", "room", None)],
+     ("campus/b35/1/wing/9", "floor", "campus/b35/1"), ("sea/reef", "room", None),
+     ("campus/b35/1/wing/9/loft", "floor", "campus/b35/1"),
+     ("campus/b35/1/wing/9/loft", "room", "campus/b35/1/wing/9/loft")],
 )  # fmt: skip
 def test_a_place_of_any_other_kind_is_a_room(place: str, precision: str, shown: str | None) -> None:
     more = [
@@ -186,6 +189,7 @@ def test_a_place_of_any_other_kind_is_a_room(place: str, precision: str, shown: 
         Place("campus/b35/1/wing", "wing"), Place("campus/b35/1/wing/9", "room"),
         Place("campus/b35/1/wing/8", "office"), Place("campus/b35/1/wing/8/desk", "desk"),
         Place("sea", "ocean"), Place("sea/reef", "reef"),
+        Place("campus/b35/1/wing/9/loft", "floor"),
     ]  # fmt: skip
     places = Places([*PLACES.as_given, *more])
     assert truncated(place, precision, places) == shown  # type: ignore[arg-type]
@@ -355,6 +359,30 @@ def test_hours_that_say_nothing_are_every_minute_of_every_day() -> None:
         begin = day * 24 * HOUR
         for instant in (begin, begin + 24 * HOUR - 1):
             assert Hours().span(instant) == (begin, begin + 24 * HOUR)
+
+
+WHOLE_VIEW = Context("v@t", "c/b/2/7", (1.0, 2.0), {"role": "guest", "age": 5}, 3)
+
+
+@pytest.mark.parametrize(
+    ("other", "both"),
+    [
+        (("c/b/2/7", (1.0, 2.0), {"age": 5}, 5), ("c/b/2/7", (1.0, 2.0), {"age": 5}, 5)),
+        (("c/b", None, {"role": "guest", "age": 5}, 1), ("c/b", None, WHOLE_VIEW.attributes, 3)),
+        (("c/b", (0.0, 0.0), {}, 3), ("c/b", (0.0, 0.0), {}, 3)),
+        ((None, None, {}, 9), (None, None, {}, 9)),
+        (("c/b/2/7", None, {}, 3), ("c/b/2/7", None, {}, 3)),
+    ],
+    ids=["fewer attributes", "coarser", "a centre", "presence", "no point"],
+)  # fmt: skip
+def test_two_views_both_show_the_coarser_place_and_what_they_share(
+    other: tuple[Any, ...], both: tuple[Any, ...]
+) -> None:
+    place, point, attributes, t_r = other
+    view = Context("v@t", place, point, attributes, t_r)
+    place, point, attributes, t_r = both
+    for first, second in ((WHOLE_VIEW, view), (view, WHOLE_VIEW)):
+        assert both_show(first, second) == Context("v@t", place, point, attributes, t_r)
 
 
 @given(some_contexts, some_rules, some_rules)
