@@ -16,8 +16,7 @@ from roamcast.errors import InputError
 from roamcast.model.contexts import DEPTH_MAX, PATH_LENGTH_MAX
 from roamcast.model.time import EARLIEST, LATEST
 from roamcast.pipeline.ingest import columns, rows
-from roamcast.pipeline.ingest.check import NOT_UTF8
-from roamcast.pipeline.ingest.check_row import checked_row
+from roamcast.pipeline.ingest.check_row import NOT_UTF8, checked_row
 from roamcast.pipeline.ingest.columns import checked_columns, read_columns
 from roamcast.pipeline.ingest.files import FIELDS, Reading, number_of
 from roamcast.pipeline.ingest.parquet import flat

@@ -1,4 +1,4 @@
-"""Batches of few rows: read here as Spark reads, remembered in thin layers, done without Spark."""
+"""Batches of few rows: remembered in thin layers, done without Spark."""
 
 import json
 import math
@@ -20,8 +20,6 @@ from roamcast.pipeline.archive.layout import ArchiveSettings
 from roamcast.pipeline.archive.storage import Storage
 from roamcast.pipeline.ingest import few, rows
 from roamcast.pipeline.ingest.check_row import degrees, instant
-from roamcast.pipeline.ingest.few_read import read_here, readable_here
-from roamcast.pipeline.ingest.files import Reading, SightingFile, listed
 from roamcast.pipeline.ingest.layers import LAYERS_MAX, SMALL_ROWS, Layers, newest, taken_over
 from roamcast.pipeline.ingest.run import IngestSettings, ingest_once
 from roamcast.pipeline.ingest.scan import EVER, ScanTask
@@ -81,7 +79,7 @@ def lived(state: IngestState) -> list[Any]:
         ("true", None),
     ],
 )
-def test_numbers_are_read_as_spark_casts_them(text: str | None, number: float | None) -> None:
+def test_numbers_are_read_as_sql_casts_them(text: str | None, number: float | None) -> None:
     assert degrees(text) == number
 
 
@@ -93,13 +91,6 @@ def test_moments_are_those_of_the_model_and_beyond_its_years() -> None:
         assert instant(text, None) is None
     early = instant("0000-12-31T23:59:59.999999Z", None)
     assert early == EARLIEST - 1
-
-
-def test_only_csv_is_left_to_sparks_parser(tmp_path: Path) -> None:
-    for name, here in (("a.csv", False), ("a.csv.gz", False), ("a.jsonl", True)):
-        assert readable_here(SightingFile(name, 0, 0), Reading()) is here
-    assert readable_here(SightingFile("a.parquet", 0, 0), Reading())
-    assert not readable_here(SightingFile("a.parquet", 0, 0), Reading(format="csv"))
 
 
 def test_a_batch_of_few_rows_leaves_the_layer_of_many_as_it_is(tmp_path: Path) -> None:
@@ -209,19 +200,6 @@ def test_layers_of_earlier_versions_do_not_say_when_and_all_are_looked_at(tmp_pa
     layers = Layers([tmp_path])
     assert layers.due(NEVER + 1, 0, most=1) == {"ann"}
     assert layers.due(NEVER + 1, 0, most=0) is None
-
-
-def test_rows_of_a_file_are_read_with_what_is_wrong_with_them(tmp_path: Path) -> None:
-    good = sighting("ann", 0)
-    path = tmp_path / "x.jsonl"
-    path.write_bytes(
-        b"\xef\xbb\xbf" + good.encode() + b"\r\n \t\r" + b'{"person": "\xff"}\n' + b"{}{}\n{}\nnull"
-    )
-    table = read_here(listed([path], Reading()), Reading(), NOW)
-    assert table["reason"].to_pylist() == [
-        None, "not UTF-8", "not JSON", "person is missing", "not JSON"
-    ]  # fmt: skip
-    assert table["raw"].to_pylist()[1] == '{"person": "�"}'
 
 
 def test_a_worker_without_the_shared_folders_says_so_and_makes_none(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import gzip
 import json
 import random
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,8 @@ from roamcast.identity.sightings import decode
 from roamcast.model.time import EARLIEST, parse_instant
 from roamcast.pipeline.ingest import rows
 from roamcast.pipeline.ingest.dead_letters import counted, dead_letters, readable
-from roamcast.pipeline.ingest.few_read import read_here, readable_here
 from roamcast.pipeline.ingest.files import FIELDS, Reading, listed
-from roamcast.pipeline.ingest.read import read_sightings
+from roamcast.pipeline.ingest.read import read_file
 from roamcast.pipeline.ingest.run import IngestSettings
 from roamcast.pipeline.ingest.scan import Spoken
 from roamcast.pipeline.ingest.trusted import people_behind
@@ -225,24 +225,7 @@ def test_rows_of_all_kinds_are_contexts_or_dead_letters_as_the_live_checks_say(
     assert "time lies outside the years 1 to 9999" in {letter["reason"] for letter in letters}
 
 
-def test_few_rows_are_read_here_as_spark_reads_them(spark: Any, tmp_path: Path) -> None:
-    lines = [json.dumps(row) for row in nasty(11, 1_500)]
-    lines += ["[" * 5_000, '{"person":' * 2_000, "1" * 5_000, "{}", "null", '"x"', "{'person':1}"]
-    lines += ['{"person":"ann","lon":NaN}', "\x00", "}", '{"a":"}{"}', '{"a":1} {"a":2}']
-    lines += ['{"person":5.0,"person":6}', '{"lon":" 1.5 ","lat":"2d"}', '{"time":"\\u0000"}']
-    (tmp_path / "1.jsonl").write_text("\n".join(lines))
-    (tmp_path / "2.jsonl").write_bytes(b"\xef\xbb\xbf{}\r\n\xff\r{}\n\n \t\n{}")
-    for reading in (Reading(), Reading(zone="-01:30", constants={"place": "b/2"})):
-        files = listed([tmp_path], reading)
-        assert all(readable_here(file, reading) for file in files)
-        here = told(read_here(files, reading, LATEST))
-        there = told(read_sightings(spark, files, reading, LATEST).toArrow())
-        assert len(here) == len(there)
-        other = set(there)
-        assert [row[:200] for row in here if row not in other] == []
-
-
-def test_parquet_means_what_lines_of_json_mean_to_spark(spark: Any, tmp_path: Path) -> None:
+def test_parquet_means_what_lines_of_json_mean(tmp_path: Path) -> None:
     def text(value: Any) -> str | None:
         if value is None or isinstance(value, str):
             return value
@@ -256,23 +239,22 @@ def test_parquet_means_what_lines_of_json_mean_to_spark(spark: Any, tmp_path: Pa
         table = pa.table({field: pa.array(texts, kind) for field, texts in columns.items()})
         pq.write_table(table, tmp_path / f"{kind.id}.parquet", row_group_size=400)
     for reading in (Reading(), Reading(zone="-01:30", constants={"place": "b/2"})):
-        there, first, second = listed([tmp_path], reading)
-        want = told(read_sightings(spark, [there], reading, LATEST).toArrow(), raw=False)
-        assert len(want) == len(lines) > 1_400
-        for file in (first, second):
-            assert told(read_here([file], reading, LATEST), raw=False) == want
+        there, first, second = (
+            told(read_file(file, reading, LATEST)) for file in listed([tmp_path], reading)
+        )
+        assert len(there) == len(lines) > 1_400
+        assert first == second == there
 
 
-def told(table: pa.Table, *, raw: bool = True) -> list[str]:
-    """Give rows without the numbers of their files; of dead ones the reason and the text."""
+def told(tables: Iterable[pa.Table]) -> list[str]:
+    """Give rows without the numbers of their files; of dead ones the reason."""
     names = ("person", "source", "time", "place", "lon", "lat")
     spoken = Spoken([1, 1, 1, 1])
     found = []
-    for row in table.to_pylist():
+    for row in pa.concat_tables(tables).to_pylist():
         said = None if row["attributes"] is None else spoken.canonical(row["attributes"])
         fields = [*(row[name] for name in names), said]
-        dead = (row["reason"], row["raw"] if raw else None)
-        found.append(repr(dead if row["reason"] else fields))
+        found.append(row["reason"] or repr(fields))
     return sorted(found)
 
 

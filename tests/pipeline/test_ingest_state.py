@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from roamcast.errors import InputError, LimitError, MissingError, RoamcastError
-from roamcast.model.time import parse_instant
 from roamcast.pipeline.archive.files import read_file
 from roamcast.pipeline.archive.layout import ArchiveSettings
 from roamcast.pipeline.archive.storage import Storage
@@ -27,10 +26,10 @@ from roamcast.pipeline.ingest import run as ingest
 from roamcast.pipeline.ingest import state as ingest_done
 from roamcast.pipeline.ingest.dead_letters import dead_letters, replayed
 from roamcast.pipeline.ingest.files import Reading, SightingFile, listed
-from roamcast.pipeline.ingest.layers import KINDS
 from roamcast.pipeline.ingest.pack import packed
 from roamcast.pipeline.ingest.run import IngestSettings, ingest_once
 from roamcast.pipeline.ingest.state import BatchMark, IngestState, SightingBatch, opened
+from roamcast.pipeline.ingest.stretches import ReadStretches, stretches, tasks_of
 from roamcast.pipeline.ingest.trusted import (
     forget_person,
     people_behind,
@@ -44,27 +43,20 @@ from tests.pipeline.test_archive import everything
 NOW = 1_800_000_000_000_000  # 2027-01-15
 
 
-def _row(text: str) -> dict[str, Any]:
-    try:
-        said = json.loads(text)
-        sighting = {**said, "time": parse_instant(said["time"]), "source": 0}
-        return {**sighting, "rank": rows.RANK_SIGHTING, "fresh": True}
-    except ValueError:
-        dead = {"reason": "not JSON", "raw": text, "file": 1}
-        return {**dead, "rank": rows.RANK_DEAD, "fresh": True}
-
-
-def _parts(_: Any, state: IngestState, files: Sequence[SightingFile], *__: Any) -> list[pa.Table]:
-    """Do what Spark does before the shuffle: what is remembered, and the files' lines."""
-    found = []
-    for kind, rank in KINDS.items():
-        for layer, path in state.layers.files(kind):
-            stored = pq.read_table(path, partitioning=None).to_pylist()
-            own = {"rank": rank, "fresh": False, "layer": layer}
-            found += [{**row, **own} for row in stored]
-    for file in files:
-        found += [_row(text) for text in Path(file.path).read_text().splitlines()]
-    return [pa.Table.from_pylist(found, schema=rows.TAKEN)]
+def _parts(
+    _: Any,
+    state: IngestState,
+    files: Sequence[SightingFile],
+    reading: Reading,
+    latest: int,
+    unreadable: Sequence[Any],
+) -> list[pa.Table]:
+    """Read in this process what Spark's tasks read."""
+    assert not unreadable
+    told = tasks_of(stretches(files, reading, state.layers))
+    names = ("task", "path", "first", "count", "kind", "layer")
+    rows_of = [dict(zip(names, one, strict=True)) for one in told]
+    return list(ReadStretches(reading, latest)([pa.RecordBatch.from_pylist(rows_of)]))
 
 
 def _write(parts: Sequence[pa.Table], task: WriteTask, _: int) -> ingest_job.Written:
@@ -81,7 +73,6 @@ def without_spark(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReques
     monkeypatch.setattr(few, "HERE_ROWS", -1)
     monkeypatch.setattr(ingest_job, "parts", _parts)
     monkeypatch.setattr(ingest_job, "write", _write)
-    monkeypatch.setattr(ingest_job, "names", lambda _, files, __: {1: files[0].path})
 
 
 def state_of(tmp_path: Path, archive: str = "archive", private: str = "private") -> Any:

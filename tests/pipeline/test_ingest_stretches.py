@@ -1,5 +1,6 @@
 """Stretches of Parquet files: every row is read by one task, and a task reads not too much."""
 
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from roamcast.errors import InputError, MissingError
 from roamcast.pipeline.ingest import rows
 from roamcast.pipeline.ingest import stretches as ingest_stretches
-from roamcast.pipeline.ingest.files import Reading
+from roamcast.pipeline.ingest.files import Reading, listed
 from roamcast.pipeline.ingest.layers import Layers
 from roamcast.pipeline.ingest.stretches import (
     FILE_ROWS,
@@ -25,7 +26,7 @@ from roamcast.pipeline.ingest.stretches import (
 )
 
 NOW = 1_800_000_000_000_000
-NAMES = ("task", "path", "first", "groups", "kind", "layer")
+NAMES = ("task", "path", "first", "count", "kind", "layer")
 
 
 def written(path: Path, people: list[str], **more: Any) -> str:
@@ -63,7 +64,8 @@ def test_every_row_of_files_and_layers_is_read_once(
     second = written(tmp_path / "2.parquet", ["b0", "b1"])
     empty = written(tmp_path / "3.parquet", [])
     layers = Layers([layer(tmp_path / "x", ["a1", "c"]), layer(tmp_path / "y", ["a1"])])
-    found = stretches([first, second, empty], layers)
+    files = listed([Path(path) for path in (first, second, empty)], Reading())
+    found = stretches(files, Reading(), layers)
     assert [one.rows for one in found] == [30, 30, 30, 5, 2, 2, 1]
     table = read(found)
     seen = table.filter(pa.array(table["fresh"].to_pylist()))
@@ -74,7 +76,19 @@ def test_every_row_of_files_and_layers_is_read_once(
         ("c", 0, rows.RANK_PERSON),
         ("a1", 1, rows.RANK_PERSON),
     ]
-    assert stretches([], Layers([])) == []
+    assert stretches([], Reading(), Layers([])) == []
+
+
+def test_every_line_of_a_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ingest_stretches, "TASK_ROWS", 25)
+    told = [f'{{"person":"p{n}","source":"gps","time":"2026-01-01T00:00:00Z","place":"a"}}\n'
+            for n in range(200)]  # fmt: skip
+    (tmp_path / "1.jsonl").write_text("".join(told[:150]))
+    (tmp_path / "2.jsonl.gz").write_bytes(gzip.compress("".join(told[150:]).encode()))
+    (tmp_path / "3.jsonl").write_text("")
+    found = stretches(listed([tmp_path], Reading()), Reading(), Layers([]))
+    assert len(found) == 8
+    assert sorted(read(found)["person"].to_pylist()) == sorted(f"p{n}" for n in range(200))
 
 
 @given(st.lists(st.integers(1, 2 * TASK_ROWS), max_size=50))
@@ -96,7 +110,7 @@ def test_many_small_files_are_divided_by_what_it_takes_to_open_them() -> None:
 def test_a_file_that_is_none_is_told(tmp_path: Path) -> None:
     (tmp_path / "x.parquet").write_bytes(b"PAR1 no PAR1")
     with pytest.raises(InputError, match=r"x\.parquet.*not a readable Parquet file"):
-        stretches([str(tmp_path / "x.parquet")], Layers([]))
+        stretches(listed([tmp_path], Reading()), Reading(), Layers([]))
 
 
 def test_a_worker_that_does_not_see_a_file_says_so(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
-"""What is wrong with one row of sightings: `check` in plain Python, in its order and its words.
+"""What is wrong with one row of sightings: whatever could stop a later stage is found here.
 
-For the lines that this process reads itself, and for the rows of Parquet that are not plainly
-sightings (`columns`). A test holds it equal to Spark's expressions on rows of all kinds.
+For the rows that are not plainly sightings (`columns`): this module alone says what a row means.
+The texts are those of `identity.sightings`. Only the inside of `attributes` is checked later, once
+per distinct text (`ingest.scan`).
 """
 
 import math
@@ -14,9 +15,13 @@ from roamcast.identity import sightings as limits
 from roamcast.identity.sightings import SOURCES
 from roamcast.model.contexts import DEPTH_MAX, PATH_LENGTH_MAX
 from roamcast.model.time import EARLIEST, MICROSECONDS
-from roamcast.pipeline.ingest.check import RAW_LENGTH_MAX
 from roamcast.pipeline.ingest.files import FIELDS, Reading
 from roamcast.pipeline.ingest.rows import RANK_DEAD, RANK_SIGHTING
+
+RAW_LENGTH_MAX = 4_096
+"""How much of a malformed row is kept with its reason."""
+
+NOT_UTF8 = "not UTF-8"
 
 Fields = Mapping[str, str | None]
 Row = dict[str, Any]
@@ -74,7 +79,7 @@ def _reason(
     lat: float | None,
     latest: int,
 ) -> str | None:
-    """Say what is wrong with a row, in the order of `check`."""
+    """Say what is wrong with a row, in the order of `identity.sightings`."""
     return (
         wrong_person(texts["person"])
         or (f"source is not one of {', '.join(SOURCES)}" if source is None else None)
@@ -133,7 +138,7 @@ def _wrong_attributes(text: str | None) -> str | None:
 
 
 def degrees(text: str | None) -> float | None:
-    """Read a number as Spark casts a text to one; none if it is none."""
+    """Read a number as SQL casts a text to one; none if it is none."""
     stripped = "" if text is None else text.strip()
     if not _NUMBER.fullmatch(stripped):
         return None

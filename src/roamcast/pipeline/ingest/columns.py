@@ -6,7 +6,7 @@ Runs in Spark's Python workers and in the driver (decisions 0371, 0480).
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,8 +21,8 @@ from roamcast.identity.sightings import ATTRIBUTES_LENGTH_MAX, PERSON_LENGTH_MAX
 from roamcast.model.contexts import DEPTH_MAX, PATH_LENGTH_MAX
 from roamcast.model.time import EARLIEST, LATEST
 from roamcast.pipeline.ingest import rows
-from roamcast.pipeline.ingest.check import NOT_UTF8
 from roamcast.pipeline.ingest.check_row import (
+    NOT_UTF8,
     Given,
     checked_row,
     degrees,
@@ -75,16 +75,31 @@ def read_columns(
             for group in range(file.num_row_groups) if groups is None else groups:
                 for batch in file.iter_batches(CHUNK_ROWS, [group], names, use_threads=False):
                     stored = {field: batch.column(name) for field, name in shape.items()}
-                    checked = checked_columns(stored, batch.num_rows, reading, latest)
-                    number = pa.array(np.full(checked.num_rows, number_of(path)))
-                    yield checked.set_column(_FILE, "file", number)
+                    yield in_file(path, checked_columns(stored, batch.num_rows, reading, latest))
     except DAMAGE as error:
         reason = (str(error).splitlines() or ["no reason given"])[0]
         raise InputError(f"the file is cut or damaged: {reason}", source=path) from None
 
 
-def checked_columns(stored: Stored, count: int, reading: Reading, latest: int) -> pa.Table:
-    """Check stored rows; give what each of them says, or what is wrong with it."""
+def in_file(path: str, table: pa.Table) -> pa.Table:
+    """Say of rows in which file they stand."""
+    number = pa.array(np.full(table.num_rows, number_of(path)))
+    return table.set_column(_FILE, "file", number)
+
+
+def checked_columns(
+    stored: Stored,
+    count: int,
+    reading: Reading,
+    latest: int,
+    usual: Array | bool = True,
+    given: Callable[[Array], Iterable[Given]] | None = None,
+) -> pa.Table:
+    """Check stored rows; give what each of them says, or what is wrong with it.
+
+    usual: which rows the columns speak of; the others are looked at alone. given: gives rows by
+    their numbers to look at alone, if the columns do not hold all of them.
+    """
     stored = {field: flat(column) for field, column in stored.items()}
     stamps = None
     if "time" in stored and pa.types.is_timestamp(stored["time"].type):
@@ -110,7 +125,7 @@ def checked_columns(stored: Stored, count: int, reading: Reading, latest: int) -
     )
     for column in texts.values():
         good &= column.sound
-    good &= lon.sound & lat.sound
+    good &= lon.sound & lat.sound & usual
     table = rows.taken(
         pa.table(
             {
@@ -128,10 +143,9 @@ def checked_columns(stored: Stored, count: int, reading: Reading, latest: int) -
     )
     if good.all():
         return table
-    dubious = pa.array(np.flatnonzero(~good))
-    some = {field: column.take(dubious) for field, column in stored.items()}
-    given = _given(some, None if stamps is None else stamps.take(dubious))
-    found = [checked_row(one, reading, latest) for one in given]
+    dubious = np.flatnonzero(~good)
+    alone = _given(stored, stamps, pa.array(dubious)) if given is None else given(dubious)
+    found = [checked_row(one, reading, latest) for one in alone]
     told = pa.Table.from_pylist(found, schema=rows.TAKEN)
     return pa.concat_tables([table.filter(pa.array(good)), told])
 
@@ -245,10 +259,10 @@ _COARSER = {"s": 1_000_000, "ms": 1_000}
 """How many µs these units have."""
 
 
-def _given(stored: Stored, stamps: pa.Array | None) -> Iterator[Given]:
-    """Give rows one by one, as `check_row` takes them."""
-    columns = {field: _values(column) for field, column in stored.items()}
-    moments = None if stamps is None else stamps.to_pylist()
+def _given(stored: Stored, stamps: pa.Array | None, some: pa.Array) -> Iterator[Given]:
+    """Give some rows one by one, as `check_row` takes them."""
+    columns = {field: _values(column.take(some)) for field, column in stored.items()}
+    moments = None if stamps is None else stamps.take(some).to_pylist()
     for number, values in enumerate(zip(*columns.values(), strict=True)):
         texts = {field: _text(value) for field, value in zip(columns, values, strict=True)}
         valid = not any(isinstance(value, bytes) for value in values)

@@ -6,7 +6,6 @@ due, or the layers have become too many.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 import pyarrow as pa
@@ -15,16 +14,13 @@ import pyarrow.compute as pc
 from roamcast.identity import agent_core as core
 from roamcast.identity.agent_settings import HEARTBEAT
 from roamcast.pipeline.ingest import job, rows
-from roamcast.pipeline.ingest.few_read import read_here, readable_here
-from roamcast.pipeline.ingest.files import Reading, SightingFile, number_of
+from roamcast.pipeline.ingest.files import Reading, SightingFile
 from roamcast.pipeline.ingest.layers import LAYERS_MAX, taken_over
 from roamcast.pipeline.ingest.pack import sorted_rows
+from roamcast.pipeline.ingest.read import read_file
 from roamcast.pipeline.ingest.scan import EVER, UNSEEN
 from roamcast.pipeline.ingest.state import HandlesOf, IngestState
 from roamcast.pipeline.ingest.write import ScanAndWrite, WriteTask
-
-if TYPE_CHECKING:
-    from roamcast.pipeline.spark.session import Sessions
 
 HERE_ROWS = 50_000
 """Up to so many sightings, and people with them, a batch is done here (decision 0371)."""
@@ -39,7 +35,6 @@ class FewRows(msgspec.Struct, frozen=True):
     table: pa.Table
     before: dict[str, int]
     layers: tuple[int, ...]
-    names: dict[int, str]
 
     def written(self, task: WriteTask, counted: dict[str, int]) -> job.Written:
         """Scan the rows and write a layer; `counted` is what the last batch counted of all."""
@@ -53,7 +48,6 @@ class FewRows(msgspec.Struct, frozen=True):
 
 
 def few_rows(
-    spark: "Sessions",
     state: IngestState,
     files: Sequence[SightingFile],
     reading: Reading,
@@ -71,8 +65,8 @@ def few_rows(
     due = layers.due(until if until == EVER else until - heartbeat, until, most)
     if due is None or len(layers.folders) >= LAYERS_MAX:
         return None
-    fresh = _fresh(spark, files, reading, latest)
-    fresh = pa.concat_tables([fresh, _dead_files(unreadable)])
+    read = [part for file in files for part in read_file(file, reading, latest)]
+    fresh = pa.concat_tables([*read, _dead_files(unreadable)])
     alive = fresh.filter(pc.is_null(fresh["reason"]))
     people = set(alive["person"].to_pylist())
     if fresh.num_rows > most:
@@ -92,21 +86,8 @@ def few_rows(
         "open": int((ranks == rows.RANK_OPEN).sum()),
         "pending": int((ranks == rows.RANK_SIGHTING).sum()),
     }
-    names = {number_of(file.path): file.path for file in files}
     told = tuple(state.numbers[:stay])
-    return FewRows(sorted_rows(table.combine_chunks()), before, told, names)
-
-
-def _fresh(
-    spark: "Sessions", files: Sequence[SightingFile], reading: Reading, latest: int
-) -> pa.Table:
-    """Read the files, those that Spark's parsers define by Spark."""
-    own = [file for file in files if readable_here(file, reading)]
-    others = [file for file in files if file not in set(own)]
-    parts = [read_here(own, reading, latest)]
-    if others:
-        parts.append(job.few_sightings(spark, others, reading, latest))
-    return pa.concat_tables(parts)
+    return FewRows(sorted_rows(table.combine_chunks()), before, told)
 
 
 def _dead_files(unreadable: Sequence[tuple[str, str]]) -> pa.Table:

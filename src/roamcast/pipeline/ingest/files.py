@@ -1,4 +1,4 @@
-"""Files of sightings: which there are, and what their columns are called, before Spark reads them.
+"""Files of sightings: which there are, and what their columns are called, before a row is read.
 
 JSON lines, CSV with a header, or Parquet, by the name's ending (`.gz` may follow the first two).
 What makes a whole file unreadable is reported here, with the file's name, before anything is
@@ -26,7 +26,7 @@ FORMATS = {"jsonl": "json", "json": "json", "ndjson": "json", "csv": "csv", "par
 FILES_MAX = 1_000_000
 HEADER_LENGTH_MAX = 65_536
 COLUMNS_MAX = 20_000
-"""Of a table; Spark's parser takes 20,480."""
+"""Of a table."""
 
 _ZONE = re.compile(r"[+-](?:[01]\d|2[0-3]):[0-5]\d", re.ASCII)
 DAMAGE = (OSError, EOFError, zlib.error, pa.ArrowException)
@@ -88,7 +88,7 @@ def listed(paths: Iterable[Path], reading: Reading) -> list[SightingFile]:
             if format_of(str(path), reading) is None:
                 raise InputError("not .jsonl, .csv or .parquet: say --format", source=str(path))
             if hidden(path.name):
-                raise InputError("Spark reads no hidden file: rename it", source=str(path))
+                raise InputError("hidden files are left out: rename it", source=str(path))
             found.add(located(path, reading))
         else:
             raise InputError("there is no such file or folder", source=str(path))
@@ -197,7 +197,7 @@ def csv_header(path: str) -> Header:
 
 def opened_bytes(path: str) -> IO[bytes]:
     """Open a file for its bytes, unpacked."""
-    if path.lower().endswith(".gz"):
+    if packed(path):
         return gzip.open(path, "rb")  # type: ignore[return-value]  # it reads bytes all the same
     return Path(path).open("rb")
 
@@ -211,12 +211,28 @@ def damage(path: str, reading: Reading) -> str | None:
                     pass
         else:
             with opened_bytes(path) as file:
-                while file.read(1 << 20) and path.lower().endswith(".gz"):
+                while file.read(1 << 20) and packed(path):
                     pass
     except DAMAGE as error:
         reason = str(error).splitlines() or ["no reason given"]
         return f"the file is cut or damaged: {reason[0]}"
     return None
+
+
+ROW_BYTES = 64
+"""What a row of text takes at least, in a file; a compressed one takes a tenth of it."""
+
+
+def expected_rows(file: SightingFile, reading: Reading) -> int:
+    """Estimate the number of rows of a file."""
+    if format_of(file.path, reading) == "parquet":
+        return int(parquet_footer(file.path).num_rows)
+    return file.size // (ROW_BYTES // 10 if packed(file.path) else ROW_BYTES)
+
+
+def packed(path: str) -> bool:
+    """Say whether a file is compressed as a whole."""
+    return path.lower().endswith(".gz")
 
 
 def number_of(path: str) -> int:

@@ -4,8 +4,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
-from unicodedata import category
-from urllib.parse import quote
 
 import msgspec
 import numpy as np
@@ -15,31 +13,19 @@ import pyarrow.compute as pc
 from roamcast.identity import agent_core as core
 from roamcast.pipeline.ingest import rows
 from roamcast.pipeline.ingest.archive import Run
-from roamcast.pipeline.ingest.files import (
-    Reading,
-    SightingFile,
-    format_of,
-    number_of,
-    parquet_footer,
-)
+from roamcast.pipeline.ingest.files import Reading, SightingFile, expected_rows
 from roamcast.pipeline.ingest.pack import BUCKET_ROWS, PACKET_SQL, Packer
-from roamcast.pipeline.ingest.read import read_sightings
 from roamcast.pipeline.ingest.scan import UNSEEN
 from roamcast.pipeline.ingest.state import HandlesOf, IngestState
 from roamcast.pipeline.ingest.stretches import STRETCH_SQL, ReadStretches, stretches, tasks_of
 from roamcast.pipeline.ingest.write import REPORT, REPORT_SQL, ScanAndWrite, WriteTask
 from roamcast.pipeline.spark.errors import translated
-from roamcast.pipeline.spark.session import session_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from roamcast.pipeline.spark.session import Sessions
-
 BUCKETS_MIN, BUCKETS_MAX = 4, 10_000
 FAILED = "the ingest failed, the archive is as before"
-ROW_BYTES = 64
-"""What a row of text takes at least, in a file; a compressed one takes a tenth of it."""
 
 
 class Written(msgspec.Struct, frozen=True):
@@ -67,20 +53,14 @@ def parts(
     unreadable: Sequence[tuple[str, str]],
 ) -> list[RowSource]:
     """Return all rows of a batch: remembered ones, those it reads, and unreadable ones."""
-    stored = [file.path for file in files if format_of(file.path, reading) == "parquet"]
-    lines = [file for file in files if file.path not in set(stored)]
     found = []
-    with translated(FAILED):  # Spark looks for the files already here
-        told = tasks_of(stretches(stored, state.layers))
-        if told:
-            plan = spark.createDataFrame(told, STRETCH_SQL).repartitionById(told[-1][0] + 1, "task")
-            found.append(RowSource(plan, ReadStretches(reading, latest)))
-        if lines:
-            read = read_sightings(spark, lines, reading, latest)
-            found.append(RowSource(ranked(read, rows.RANK_SIGHTING, fresh=True), as_taken))
-        if unreadable:
-            found.append(RowSource(dead_files(spark, unreadable), as_taken))
-        return found or [RowSource(ranked(empty(spark), rows.RANK_SIGHTING, fresh=True), as_taken)]
+    told = tasks_of(stretches(files, reading, state.layers))
+    if told:
+        plan = spark.createDataFrame(told, STRETCH_SQL).repartitionById(told[-1][0] + 1, "task")
+        found.append(RowSource(plan, ReadStretches(reading, latest)))
+    if unreadable or not found:
+        found.append(RowSource(dead_files(spark, unreadable), as_taken))
+    return found
 
 
 def as_taken(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
@@ -136,17 +116,9 @@ def ranked(taken: "DataFrame", rank: int, *, fresh: bool) -> "DataFrame":
     """Add each row's rank among its person's rows."""
     from pyspark.sql import functions as f
 
-    ranks = f.lit(rank)
-    if "reason" in taken.columns:
-        ranks = f.when(f.col("reason").isNotNull(), rows.RANK_DEAD).otherwise(rank)
     return taken.select(
-        *taken.columns, ranks.cast("tinyint").alias("rank"), f.lit(fresh).alias("fresh")
+        *taken.columns, f.lit(rank).cast("tinyint").alias("rank"), f.lit(fresh).alias("fresh")
     )
-
-
-def empty(spark: "SparkSession") -> "DataFrame":
-    """Give no rows at all."""
-    return spark.createDataFrame([], rows.TAKEN_SQL)
 
 
 def dead_files(spark: "SparkSession", unreadable: Sequence[tuple[str, str]]) -> "DataFrame":
@@ -193,61 +165,12 @@ def taken(reports: pa.Table) -> Written:
     return Written(totals, tuple(sorted(columns)), int(counted[:, -1].max()), tuple(contexts))
 
 
-def few_sightings(
-    spark: "Sessions", files: Sequence[SightingFile], reading: Reading, latest: int
-) -> pa.Table:
-    """Let Spark read files whose rows are few, into this process, in the columns of `rows.TAKEN`.
-
-    Files are numbered as `few_read` does.
-    """
-    with translated(FAILED):
-        sightings = read_sightings(session_of(spark), files, reading, latest)
-        read = ranked(sightings, rows.RANK_SIGHTING, fresh=True).toArrow()
-    numbers = names(session_of(spark), files, reading)
-    known = {number: number_of(path) for number, path in numbers.items()}
-    file = pa.array([known.get(number) for number in read["file"].to_pylist()], pa.int64())
-    return rows.taken(read.set_column(read.schema.get_field_index("file"), "file", file))
-
-
 def expected(files: Sequence[SightingFile], reading: Reading) -> int:
     """Estimate the number of rows of files."""
-    return sum(_rows(file, reading) for file in files)
+    return sum(expected_rows(file, reading) for file in files)
 
 
 def buckets(files: Sequence[SightingFile], remembered_rows: int, reading: Reading) -> int:
     """Return the number of buckets that keeps each bucket's rows few."""
     count = remembered_rows + expected(files, reading)
     return max(BUCKETS_MIN, min(BUCKETS_MAX, -(-count // BUCKET_ROWS)))
-
-
-def _rows(file: SightingFile, reading: Reading) -> int:
-    """Estimate the number of rows of a file."""
-    if format_of(file.path, reading) == "parquet":
-        return int(parquet_footer(file.path).num_rows)
-    packed = file.path.lower().endswith(".gz")
-    return file.size // (ROW_BYTES // 10 if packed else ROW_BYTES)
-
-
-def names(spark: "SparkSession", files: Sequence[SightingFile], reading: Reading) -> dict[int, str]:
-    """Say which numbers the rows' files have: of lines it is Spark's hash of their addresses."""
-    from pyspark.sql import functions as f
-
-    stored = [file.path for file in files if format_of(file.path, reading) == "parquet"]
-    numbers = {number_of(path): path for path in stored}
-    lines = sorted({file.path for file in files} - set(stored))
-    if lines:
-        spelled = [(path, uri) for path in lines for uri in _spellings(path)]
-        table = spark.createDataFrame(spelled, "path string, uri string")
-        with translated(FAILED):
-            found = table.select("path", f.xxhash64("uri").alias("number")).collect()
-        numbers |= {row["number"]: row["path"] for row in found}
-    return numbers
-
-
-def _spellings(path: str) -> set[str]:
-    """Return a path's possible URIs in Spark: Java does not escape letters of any script."""
-    java = "".join(
-        quote(c, safe="/$&+,;=:@!*'()~") if ord(c) < 128 or category(c)[0] in "CZ" else c
-        for c in path
-    )
-    return {f"{scheme}{java}" for scheme in ("file:", "file://")}

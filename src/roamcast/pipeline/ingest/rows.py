@@ -63,12 +63,6 @@ GIVEN = pa.schema(
 )
 """What the scan gives: for a context, `time` is its t_r and `attributes` their canonical text."""
 
-TAKEN_SQL = (
-    "person string, time long, source tinyint, place string, lon double, lat double, "
-    "attributes string, handle binary, numbers binary, texts string, file long, reason string, "
-    "raw string"
-)
-GIVEN_SQL = f"{TAKEN_SQL}, t_d long, vid string, kind string"
 SORTED_BY = ("person", "rank", "time", "source", "place", "lon", "lat", "attributes")
 
 COUNTED = ("sightings", "repeated", "late", "malformed", "pending", "contexts", "open", "people")

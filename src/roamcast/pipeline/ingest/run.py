@@ -33,8 +33,8 @@ from roamcast.pipeline.ingest.archive import (
     settle_files,
     write_contexts,
 )
-from roamcast.pipeline.ingest.files import Reading, SightingFile, check_reading, listed
-from roamcast.pipeline.ingest.read import shape_of
+from roamcast.pipeline.ingest.files import Reading, SightingFile, check_reading, listed, number_of
+from roamcast.pipeline.ingest.read import check_file
 from roamcast.pipeline.ingest.scan import EVER, ScanTask
 from roamcast.pipeline.ingest.state import IngestState, SightingBatch, existing
 from roamcast.pipeline.ingest.write import WriteTask
@@ -105,7 +105,7 @@ def check_files(paths: Sequence[Path], settings: IngestSettings) -> list[Sightin
     if not found:
         raise InputError("no sightings there: .jsonl, .csv or .parquet", source=str(paths[0]))
     for file in found:
-        shape_of(file, settings.reading)
+        check_file(file, settings.reading)
     return found
 
 
@@ -156,7 +156,7 @@ def ingest_batch(
             discard_unfinished(writer)
         task = WriteTask(scan, str(state.batch_folder(number)), target.settings)
         reading, most = settings.reading, _here_rows(settings)
-        found = few.few_rows(spark, state, files, reading, latest, unreadable, task, most)
+        found = few.few_rows(state, files, reading, latest, unreadable, task, most)
         if found is not None:
             done = _scanned(state, target, task, lambda task: found.written(task, last.counts))
         else:
@@ -173,7 +173,7 @@ def ingest_batch(
             released=newest if finish else release_until,
             counts=done.counts,
             columns=done.columns,
-            names=_names(spark, files, settings.reading, found) if dead else {},
+            names={number_of(file.path): file.path for file in files} if dead else {},
             layers=() if found is None else found.layers,
         )
         state.prepare(batch)
@@ -183,17 +183,6 @@ def ingest_batch(
 
 def _here_rows(settings: IngestSettings) -> int:
     return few.HERE_ROWS if settings.here_rows is None else settings.here_rows
-
-
-def _names(
-    spark: "Sessions",
-    files: Sequence[SightingFile],
-    reading: Reading,
-    found: few.FewRows | None,
-) -> dict[int, str]:
-    if found is not None:
-        return found.names
-    return job.names(session_of(spark), files, reading)
 
 
 def _by_spark(

@@ -1,7 +1,7 @@
-"""Which stretch of which Parquet file a Spark task reads, and how: sightings, and layers.
+"""Which stretch of which file a Spark task reads, and how: sightings, and layers.
 
-The driver looks at footers only and divides row groups among tasks; a task opens its files itself,
-so no row passes through the JVM (decisions 0043, 0480).
+The driver looks at sizes and footers only and divides row groups and lines among tasks; a task
+opens its files itself, so no row passes through the JVM (decisions 0043, 0480, 0481).
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,34 +14,63 @@ import pyarrow.parquet as pq
 
 from roamcast.errors import MissingError
 from roamcast.pipeline.ingest.columns import CHUNK_ROWS, read_columns
-from roamcast.pipeline.ingest.files import Reading, parquet_footer
+from roamcast.pipeline.ingest.files import (
+    ROW_BYTES,
+    Reading,
+    SightingFile,
+    expected_rows,
+    format_of,
+    packed,
+    parquet_footer,
+)
 from roamcast.pipeline.ingest.layers import KINDS, Layers, remembered
+from roamcast.pipeline.ingest.lines import read_lines
 
 TASK_ROWS = 500_000
 FILE_ROWS = 1_000
 """To open a file takes as long as to read so many rows."""
 
-STRETCH_SQL = "task int, path string, first int, groups int, kind string, layer int"
+STRETCH_SQL = "task int, path string, first long, count long, kind string, layer int"
 
 
 class Stretch(msgspec.Struct, frozen=True):
-    """Row groups of a file that one task reads; `kind` says of what it is, if of a layer."""
+    """Row groups of a file, or bytes of one with lines, that one task reads.
+
+    count: how many; 0 of a compressed file of lines, which is read to its end. `kind` says what
+    the rows are if they are of a layer.
+    """
 
     path: str
     first: int
-    groups: int
+    count: int
     rows: int
     kind: str = ""
     layer: int = -1
 
 
-def stretches(paths: Iterable[str], layers: Layers) -> list[Stretch]:
+def stretches(files: Iterable[SightingFile], reading: Reading, layers: Layers) -> list[Stretch]:
     """Divide files of sightings, and those of all layers, into stretches."""
-    found = [one for path in paths for one in _divided(Stretch(path, 0, 0, 0))]
+    found: list[Stretch] = []
+    for file in files:
+        whole = Stretch(file.path, 0, 0, expected_rows(file, reading))
+        if format_of(file.path, reading) == "parquet":
+            found += _divided(whole)
+        elif packed(file.path):  # nobody can begin in the middle
+            found.append(whole)
+        else:
+            found += _lines(whole, file.size)
     for kind in KINDS:
         for number, path in layers.files(kind):
             found += _divided(Stretch(str(path), 0, 0, 0, kind, number))
     return found
+
+
+def _lines(file: Stretch, size: int) -> Iterator[Stretch]:
+    """Divide a file of lines by its bytes."""
+    most = TASK_ROWS * ROW_BYTES
+    for first in range(0, size, most):
+        count = min(most, size - first)
+        yield msgspec.structs.replace(file, first=first, count=count, rows=count // ROW_BYTES)
 
 
 def _divided(file: Stretch) -> Iterator[Stretch]:
@@ -52,7 +81,7 @@ def _divided(file: Stretch) -> Iterator[Stretch]:
         count += footer.row_group(group).num_rows
         if count >= TASK_ROWS or (count and group == footer.num_row_groups - 1):
             groups = group + 1 - first
-            yield msgspec.structs.replace(file, first=first, groups=groups, rows=count)
+            yield msgspec.structs.replace(file, first=first, count=groups, rows=count)
             first, count = group + 1, 0
 
 
@@ -63,7 +92,7 @@ def tasks_of(found: Sequence[Stretch]) -> list[tuple[int, str, int, int, str, in
         if filled >= TASK_ROWS:
             task, filled = task + 1, 0
         filled += one.rows + FILE_ROWS
-        told.append((task, one.path, one.first, one.groups, one.kind, one.layer))
+        told.append((task, one.path, one.first, one.count, one.kind, one.layer))
     return told
 
 
@@ -77,16 +106,19 @@ class ReadStretches(msgspec.Struct, frozen=True):
         """Read them one after another, a chunk at a time."""
         for batch in batches:
             for row in batch.to_pylist():
-                path, groups = row["path"], range(row["first"], row["first"] + row["groups"])
+                path, first, end = row["path"], row["first"], row["first"] + row["count"]
                 if not Path(path).exists():
                     raise MissingError(
                         f"{gethostname()} does not see {path}: Spark's workers need sightings and "
                         "the private folder under the same paths"
                     )
                 if row["kind"]:
-                    yield from _layer(path, groups, row["kind"], row["layer"])
-                else:
+                    yield from _layer(path, range(first, end), row["kind"], row["layer"])
+                elif format_of(path, self.reading) == "parquet":
+                    groups = range(first, end)
                     yield from read_columns(path, self.reading, self.latest, groups)
+                else:
+                    yield from read_lines(path, self.reading, self.latest, first, end or None)
 
 
 def _layer(path: str, groups: Sequence[int], kind: str, layer: int) -> Iterator[pa.Table]:

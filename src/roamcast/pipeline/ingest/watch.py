@@ -29,7 +29,7 @@ from roamcast.pipeline.ingest.files import (
     located,
     stated,
 )
-from roamcast.pipeline.ingest.read import shape_of
+from roamcast.pipeline.ingest.read import check_file
 from roamcast.pipeline.ingest.run import Clock, IngestSettings, check_settings, ingest_batch
 from roamcast.pipeline.ingest.state import IngestState, SightingBatch
 from roamcast.pipeline.ingest.streams import StreamedFrom, lines_of
@@ -271,7 +271,7 @@ class _Work:
             path = str(located(named, reading))
             try:
                 file = stated(path)
-                shape_of(file, reading)
+                check_file(file, reading)
             except InputError as error:
                 unreadable[path] = error.problem
                 continue

@@ -19,15 +19,6 @@ def literal(path: str) -> str:
     return _SIGNS.sub(r"\\\1", path)
 
 
-def check_readable(path: str) -> str:
-    """Return the path if Spark can read it: Hadoop matches no pattern that has a colon."""
-    if ":" in path and _SIGNS.search(path):
-        raise InputError(
-            "Spark reads no path with a colon and one of {}[]*?\\: rename", source=path
-        )
-    return path
-
-
 def with_colons(reader: Any, paths: Iterable[str]) -> Any:
     """Make a reader of DataFrames take paths with colons, if there are any."""
     if not any(":" in path for path in paths):
