@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from roamcast.errors import LimitError
 from roamcast.pipeline.ingest import pack as ingest_pack
 from roamcast.pipeline.ingest import rows
-from roamcast.pipeline.ingest.pack import Packer, buckets_of, compact, text_hashes, unpacked
+from roamcast.pipeline.ingest.pack import (
+    Packer,
+    buckets_of,
+    compact,
+    opened,
+    text_hashes,
+    unpacked,
+)
 
 row = st.fixed_dictionaries(
     {
@@ -73,6 +80,15 @@ def test_rows_come_out_whole_and_sorted_however_they_travelled(
     want = [(repr(in_order(one)), one["raw"] or "", one["fresh"]) for one in taken]
     assert sorted(came) == sorted(want)
     assert all(len(buckets) == 1 for buckets in met.values()), "a person is in one bucket"
+
+
+@given(st.lists(row, min_size=1, max_size=9))
+def test_some_columns_of_a_packet_are_read_alone(taken: list[dict[str, Any]]) -> None:
+    for batch in packets(taken, 9):
+        for packet in batch["packet"]:
+            whole = rows.taken(opened(packet))
+            for names in (["person", "rank"], ["rank"], ["raw"]):
+                assert opened(packet, names).to_pylist() == whole.select(names).to_pylist()
 
 
 def test_dead_letters_are_spread_over_all_buckets() -> None:

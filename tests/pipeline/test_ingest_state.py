@@ -72,6 +72,7 @@ def without_spark(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureReques
         return
     monkeypatch.setattr(few, "HERE_ROWS", -1)
     monkeypatch.setattr(ingest_job, "parts", _parts)
+    monkeypatch.setattr(ingest_job, "packets_of", lambda parts, _: parts)
     monkeypatch.setattr(ingest_job, "write", _write)
 
 

@@ -34,7 +34,10 @@ def written(path: Path, people: dict[str, int]) -> Path:
     return path
 
 
-def test_people_of_sightings_are_those_of_the_trusted_node(spark: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("here_rows", [None, -1], ids=["here", "spark"])
+def test_people_of_sightings_are_those_of_the_trusted_node(
+    spark: Any, tmp_path: Path, here_rows: int | None
+) -> None:
     scene = Scene()
     live = scene.vids("ada")[0]
     scene.give(ShareEpoch, "ingest")
@@ -42,6 +45,8 @@ def test_people_of_sightings_are_those_of_the_trusted_node(spark: Any, tmp_path:
 
     def handles_of(people: Any) -> list[bytes]:
         asked.append(list(people))
+        for path in tmp_path.glob("*.jsonl"):
+            path.unlink()  # files are read once, before
         for name in people:
             scene.give(EnrolPerson, name)
         return [scene.node.handle_of(name) for name in people]
@@ -50,7 +55,8 @@ def test_people_of_sightings_are_those_of_the_trusted_node(spark: Any, tmp_path:
         keys, archive = scene.node.shared_keys("ingest"), tmp_path / "archive"
         with opened(tmp_path / "private", archive, "x", os.urandom, keys) as state:
             state.handles_of = handles_of
-            return ingest_once(spark, state, [path], IngestSettings(), lambda: 10**16)
+            settings = IngestSettings(here_rows=here_rows)
+            return ingest_once(spark, state, [path], settings, lambda: 10**16)
 
     first = once(written(tmp_path / "1.jsonl", {"ada": 0, "bob": 1}))
     assert (first.counts["people"], first.counts["malformed"], first.counts["late"]) == (2, 1, 0)

@@ -1,6 +1,7 @@
 """The Spark jobs of an ingest, each from DataFrames to a DataFrame or to a result."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from roamcast.identity import agent_core as core
 from roamcast.pipeline.ingest import rows
 from roamcast.pipeline.ingest.archive import Run
 from roamcast.pipeline.ingest.files import Reading, SightingFile, expected_rows
-from roamcast.pipeline.ingest.pack import BUCKET_ROWS, PACKET_SQL, Packer
+from roamcast.pipeline.ingest.pack import BUCKET_ROWS, PACKET_SQL, Packer, opened
 from roamcast.pipeline.ingest.scan import UNSEEN
 from roamcast.pipeline.ingest.state import HandlesOf, IngestState
 from roamcast.pipeline.ingest.stretches import STRETCH_SQL, ReadStretches, stretches, tasks_of
@@ -82,23 +83,22 @@ class Through(msgspec.Struct, frozen=True):
 PEOPLE_SQL = "person string, known boolean"
 
 
-def people_of(tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
-    """Name the people of rows that are alive, and say whether a row is their line."""
-    for table in tables:
-        alive = table.filter(pc.not_equal(table["rank"], rows.RANK_DEAD))
-        known = pc.equal(alive["rank"], rows.RANK_PERSON)
-        told = pa.table({"person": alive["person"].cast(pa.string()), "known": known})
-        yield from told.group_by(["person", "known"]).aggregate([]).to_batches()
+def people_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Name the people of packets' rows that are alive, and say whether a row is their line."""
+    for batch in batches:
+        for packet in batch["packet"]:
+            table = opened(packet, ["person", "rank"])
+            alive = table.filter(pc.not_equal(table["rank"], rows.RANK_DEAD))
+            known = pc.equal(alive["rank"], rows.RANK_PERSON)
+            told = pa.table({"person": alive["person"].cast(pa.string()), "known": known})
+            yield from told.group_by(["person", "known"]).aggregate([]).to_batches()
 
 
-def strangers(
-    spark: "SparkSession", parts: Sequence[RowSource], handles_of: HandlesOf
-) -> RowSource:
+def strangers(spark: "SparkSession", packets: "DataFrame", handles_of: HandlesOf) -> RowSource:
     """Give lines of the register for people of these rows who have none, with their handles."""
     from pyspark.sql import functions as f
 
-    named = [part.frame.mapInArrow(Through(part.tables, people_of), PEOPLE_SQL) for part in parts]
-    every = reduce(lambda one, two: one.unionByName(two), named).where("person is not null")
+    every = packets.mapInArrow(people_of, PEOPLE_SQL).where("person is not null")
     new = every.groupBy("person").agg(f.max("known").alias("known")).where("not known")
     with translated(FAILED):
         people = sorted(row["person"] for row in new.select("person").collect())
@@ -131,14 +131,29 @@ def dead_files(spark: "SparkSession", unreadable: Sequence[tuple[str, str]]) -> 
     )
 
 
-def write(parts: Sequence[RowSource], task: WriteTask, buckets: int) -> Written:
+def packets_of(parts: Sequence[RowSource], buckets: int) -> "DataFrame":
+    """Pack the rows of a batch by bucket."""
+    packed = [
+        part.frame.mapInArrow(Through(part.tables, Packer(buckets)), PACKET_SQL) for part in parts
+    ]
+    return reduce(lambda a, b: a.unionByName(b), packed)
+
+
+@contextmanager
+def on_disks(packets: "DataFrame") -> "Iterator[DataFrame]":
+    """Leave packets on Spark's disks once they are made: files are then read once."""
+    from pyspark.storagelevel import StorageLevel
+
+    held = packets.persist(StorageLevel.DISK_ONLY)
+    try:
+        yield held
+    finally:
+        held.unpersist()
+
+
+def write(packets: "DataFrame", task: WriteTask, buckets: int) -> Written:
     """Bring each person's rows together in order, scan them, and write the results by kind."""
     with translated(FAILED):
-        packed = [
-            part.frame.mapInArrow(Through(part.tables, Packer(buckets)), PACKET_SQL)
-            for part in parts
-        ]
-        packets = reduce(lambda a, b: a.unionByName(b), packed)
         reports = (
             packets.repartitionById(buckets, "bucket")
             .mapInArrow(ScanAndWrite(task), REPORT_SQL)

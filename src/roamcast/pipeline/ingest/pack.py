@@ -5,7 +5,7 @@ rows of a chunk that belong to one bucket of people, as compressed Arrow, each t
 the scan gets all packets of its bucket and sorts them by numbers (decision 0055).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -150,7 +150,7 @@ def unpacked(batches: Iterable[pa.RecordBatch], rows_max: int = BUCKET_ROWS_MAX)
     count = 0
     for batch in batches:
         for packet in batch.column("packet"):
-            parts.append(pa.ipc.open_stream(packet.as_buffer()).read_all())
+            parts.append(opened(packet))
             count += parts[-1].num_rows
             if count > rows_max:
                 raise LimitError(
@@ -158,6 +158,18 @@ def unpacked(batches: Iterable[pa.RecordBatch], rows_max: int = BUCKET_ROWS_MAX)
                 )
     table = pa.concat_tables([rows.TAKEN.empty_table(), *parts], promote_options="default")
     return sorted_rows(newest(table.combine_chunks()))
+
+
+def opened(packet: pa.BinaryScalar, names: Sequence[str] | None = None) -> pa.Table:
+    """Give a packet's rows, or some of its columns; one that it does not have is null."""
+    stream = packet.as_buffer()
+    if names is None:
+        return pa.ipc.open_stream(stream).read_all()
+    fields = pa.ipc.open_stream(stream).schema.names
+    wanted = [fields.index(name) for name in names if name in fields]
+    options = pa.ipc.IpcReadOptions(included_fields=wanted)
+    found = pa.ipc.open_stream(stream, options=options).read_all()
+    return rows.taken(found).select(names)
 
 
 def sorted_rows(table: pa.Table) -> pa.Table:

@@ -7,7 +7,7 @@ arrive; both run `ingest_batch`, so a stream gives the same result as a batch.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -197,12 +197,16 @@ def _by_spark(
 ) -> job.Written:
     """Run a batch as jobs of Spark: everything that is remembered, and the files' rows."""
     parts = job.parts(spark, state, files, reading, latest, unreadable)
-    if state.handles_of is not None:
-        parts.append(job.strangers(spark, parts, state.handles_of))
     counts = state.last.counts
-    kept = sum(counts.get(kind, 0) for kind in ("people", "open", "pending"))
-    buckets = job.buckets(files, kept, reading)
-    return _scanned(state, target, task, lambda task: job.write(parts, task, buckets))
+    remembered = sum(counts.get(kind, 0) for kind in ("people", "open", "pending"))
+    buckets = job.buckets(files, remembered, reading)
+    packets = job.packets_of(parts, buckets)
+    with ExitStack() as stack:
+        if state.handles_of is not None:
+            packets = stack.enter_context(job.on_disks(packets))
+            new = job.strangers(spark, packets, state.handles_of)
+            packets = packets.unionByName(job.packets_of([new], buckets))
+        return _scanned(state, target, task, lambda task: job.write(packets, task, buckets))
 
 
 def _scanned(
