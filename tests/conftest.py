@@ -55,6 +55,7 @@ ON_SPARK = (
     "tests/matching/test_snapshot_spark.py",
     "tests/pipeline/test_analysis.py",
     "tests/pipeline/test_crowds.py",
+    "tests/pipeline/test_ingest_frames.py",
     "tests/pipeline/test_ingest_mqtt.py",
     "tests/pipeline/test_ingest_names.py",
     "tests/pipeline/test_ingest_nasty.py",

@@ -219,9 +219,9 @@ def test_sightings_of_a_stream_become_contexts_once(
         publish(nats, [seen(4), seen(30)])
         ingest()
         ingest()
-        ingest_once(
-            spark, state, [tmp_path / "private" / "streamed"], IngestSettings(), lambda: clock[0]
-        )
+        assert not (tmp_path / "private" / "streamed").exists(), "its lines name people"
+        (tmp_path / "end.jsonl").write_text("")
+        ingest_once(spark, state, [tmp_path / "end.jsonl"], IngestSettings(), lambda: clock[0])
     counted = [batch.counts for batch in told]
     assert sum(counts["sightings"] for counts in counted) == 5
     assert sum(counts["malformed"] for counts in counted) == 1

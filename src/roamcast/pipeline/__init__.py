@@ -2,7 +2,8 @@
 
 For programs with a `SparkSession` of their own (docs/analysts.md):
 
-    from roamcast.pipeline import contexts, occupancy
+    from roamcast.pipeline import contexts, ingest_sightings, occupancy
+    ingest_sightings(spark, "sightings", "archive")
     occupancy(contexts(spark, "archive"), level=2).show()
 """
 
@@ -11,13 +12,17 @@ from typing import Any
 
 # Spark is imported with the first of these, not with the package: the service needs none.
 _PUBLIC = {
+    "AgentSettings": "ingest.run",
     "Budget": "analysis.noise",
+    "IngestSettings": "ingest.run",
+    "Reading": "ingest.run",
     "contexts": "analysis.reading",
     "define_functions": "analysis.functions",
     "dwell": "analysis.questions",
     "entries": "analysis.questions",
     "exposure": "analysis.questions",
     "flows": "analysis.questions",
+    "ingest_sightings": "ingest.frames",
     "look_up": "analysis.reading",
     "occupancy": "analysis.questions",
     "register": "analysis.source",

@@ -333,6 +333,16 @@ class IngestState:
         for path in (folder / "batch.json", folder, folder.parent, self.folder):
             files.sync(path)
 
+    def new_given(self) -> Path:
+        """Make an empty folder for sightings that come from no file; they go with their batch."""
+        files.remove_tree(self._given)
+        self._given.mkdir(mode=0o700)
+        return self._given
+
+    @property
+    def _given(self) -> Path:
+        return self.folder / "streamed"
+
     def withdraw(self, batch: SightingBatch) -> None:
         """Undo the preparation: another folder has committed this number."""
         (self.batch_folder(batch.number) / "batch.json").unlink()
@@ -347,6 +357,7 @@ class IngestState:
                 self._fold(sorted(replaced | {before.number}))
                 self.done.recent.difference_update(before.files)
             files.remove_tree(self.batch_folder(batch.number) / "contexts")
+            files.remove_tree(self._given)
 
     def batch(self, number: int) -> SightingBatch:
         """Read what a batch did; of a folded one only the names for its dead letters are left."""
@@ -370,6 +381,7 @@ class IngestState:
         """Fold the file lists of older batches; delete what is not needed, as it names people."""
         folders = {int(path.name): path for path in (self.folder / "batches").glob(_NUMBER)}
         self._fold(sorted(number for number in folders if number < self.last.number))
+        files.remove_tree(self._given)
         for number, folder in folders.items():
             if number > self.last.number:
                 _empty(folder)  # the folder stays: it says that the batch was begun

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from roamcast import files
 from roamcast.errors import InputError, RoamcastError
 from roamcast.model.time import MICROSECONDS
 from roamcast.pipeline.ingest.files import (
@@ -286,13 +285,11 @@ class _StreamWork(_Work):
     def _sorted_out(self, names: "DataFrame") -> tuple[list[SightingFile], list[tuple[str, str]]]:
         """Write the lines into a file of their own, which is then ingested as any other.
 
-        The file is in the private folder, since lines name people, and goes with the next batch.
+        The file is in the private folder, since lines name people, and goes with its batch.
         """
         from pyspark.sql import functions as f
 
-        folder = self.state.folder / "streamed"
-        files.remove_tree(folder)
-        folder.mkdir(mode=0o700)
+        folder = self.state.new_given()
         # bytes that are no text cannot be given to Python as they are
         lines = names.select(f.make_valid_utf8("value").alias("line")).toArrow()["line"].to_pylist()
         path = folder / f"{self.state.last.number + 1:08d}.jsonl"

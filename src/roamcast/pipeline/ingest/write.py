@@ -73,11 +73,7 @@ class ScanAndWrite:
     def written(self, taken: pa.Table) -> pa.RecordBatch:
         """Scan sorted rows and write the results; give what was written."""
         reports: list[dict[str, Any]] = []
-        if not Path(self.task.target).is_dir():  # a folder made here would hold people's names
-            raise MissingError(
-                f"{gethostname()} does not see {self.task.target}: Spark's workers need the "
-                "private folder under the same path"
-            )
+        check_shared(self.task.target)
         try:
             with _Files(self.task) as files:
                 for batch in Scanner(self.task.scan)(iter(taken.to_batches())):
@@ -88,6 +84,15 @@ class ScanAndWrite:
                 f"cannot write to {self.task.target}: {error.strerror or error}"
             ) from None
         return pa.RecordBatch.from_pylist(reports, schema=REPORT)
+
+
+def check_shared(folder: str) -> None:
+    """Raise unless a task sees a folder of the private one; made here, it would hold names."""
+    if not Path(folder).is_dir():
+        raise MissingError(
+            f"{gethostname()} does not see {folder}: Spark's workers need the private folder "
+            "under the same path"
+        )
 
 
 class _Files:
