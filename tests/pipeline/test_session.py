@@ -1,5 +1,6 @@
 """A session comes from one place, and says clearly what is missing."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 from roamcast.errors import InputError, MissingError
 from roamcast.pipeline.spark import session
+from roamcast.pipeline.spark.java import pass_on
 from roamcast.pipeline.spark.session import Settings, check_connect, check_java, start
 
 
@@ -89,6 +91,16 @@ def test_importing_the_pipeline_starts_and_imports_no_spark() -> None:
 def test_an_address_where_no_spark_answers_is_told_at_once(master: str) -> None:
     with pytest.raises(MissingError, match=f"no Spark at {master}: .*refused"):
         start(Settings(master=master))
+
+
+def test_what_java_says_is_passed_on_without_its_warning_of_incubators() -> None:
+    (source, java), (shown, target) = os.pipe(), os.pipe()
+    os.write(java, b"WARNING: Using incubator modules: jdk.incubator.vector\nspark: lost\nhalf")
+    os.close(java)
+    pass_on(source, target)
+    os.close(target)
+    with os.fdopen(shown, "rb") as told:
+        assert told.read() == b"spark: lost\nhalf"
 
 
 def test_one_of_several_masters_is_enough() -> None:

@@ -23,6 +23,7 @@ import msgspec
 from roamcast.errors import InputError, MissingError
 from roamcast.pipeline.spark import java_classes
 from roamcast.pipeline.spark.errors import from_spark, reason
+from roamcast.pipeline.spark.java import start_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -119,7 +120,10 @@ def _builder(chosen: Settings) -> Any:
     else:
         builder = builder.master(chosen.where)
         options = {**_process_options(chosen), **_job_options()}
-    for name, value in {**options, **given_options(), **chosen.options}.items():
+    options |= {**given_options(), **chosen.options}
+    if not chosen.remote:
+        start_java({"spark.master": chosen.where, "spark.app.name": chosen.name, **options})
+    for name, value in options.items():
         builder = builder.config(name, value)
     return builder
 
