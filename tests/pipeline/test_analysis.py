@@ -10,6 +10,7 @@ import pyarrow.csv as csv
 import pytest
 
 from roamcast import pipeline
+from roamcast.commands._pipeline_questions import _draw
 from roamcast.errors import InputError, RoamcastError
 from roamcast.model.context_arrow import from_arrow
 from roamcast.model.contexts import Context
@@ -288,3 +289,30 @@ def test_a_question_is_a_command_with_a_file_and_a_picture(
     assert counts.column_names == ["place", "hour", "count"]
     assert min(counts["count"].to_pylist()) >= 3
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "asks"),
+    [
+        ("dwell", {"place": ["a", "b"], "median_s": [60.0, 120.0]}, "median stay, minutes"),
+        (
+            "exposure",
+            {"source": ["x", "y", "x"], "place": ["a", "a", "b"], "minutes": [5.0, 5.0, 7.0]},
+            "time shared, minutes of all pairs",
+        ),
+    ],
+)
+def test_times_at_places_are_drawn_the_longest_first(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: str, rows: dict[str, Any], asks: str
+) -> None:
+    from matplotlib import pyplot
+
+    monkeypatch.setattr(pyplot, "close", lambda _: None)
+    _draw(pa.table(rows), name, tmp_path / "x.png")
+    axes = pyplot.gcf().axes[0]
+    bars = sorted((bar.get_y(), bar.get_width()) for bar in axes.patches)
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    want = {"dwell": (["b", "a"], [2.0, 1.0]), "exposure": (["a", "b"], [10.0, 7.0])}[name]
+    assert (labels, [width for _, width in bars], axes.get_xlabel()) == (*want, asks)
+    monkeypatch.undo()
+    pyplot.close("all")

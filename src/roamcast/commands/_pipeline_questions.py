@@ -129,6 +129,7 @@ def _exposure(
     level: LevelOption = 0,
     where: WhereOption = None,
     out: OutOption = None,
+    plot: PlotOption = None,
     on: OnOption = "auto",
     spark: SparkOption = None,
     json: JsonOption = False,
@@ -143,7 +144,7 @@ def _exposure(
             raise MissingError(f"{vids}: {error.strerror}") from None
         asked = [line.strip() for line in lines if line.strip()]
     _answer(
-        "exposure", archive, where, out, None, on, spark,
+        "exposure", archive, where, out, plot, on, spark,
         json=json, vids=asked, minutes=minutes, level=level,
     )  # fmt: skip
 
@@ -222,7 +223,7 @@ def _show(found: "pa.Table") -> None:
 
 
 def _draw(found: "pa.Table", name: str, plot: Path) -> None:
-    """Draw a line per place over the hours, or a bar per place."""
+    """Draw a line per place over the hours, or a bar per place with the longest times."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -231,7 +232,7 @@ def _draw(found: "pa.Table", name: str, plot: Path) -> None:
     from roamcast.errors import InputError
 
     if not found.num_rows:
-        raise InputError("there is nothing to draw: no count is large enough to be told")
+        raise InputError("there is nothing to draw: nobody, or no count large enough to be told")
     figure, axes = pyplot.subplots(figsize=(10, 5), layout="constrained")
     rows = found.to_pylist()
     if "hour" in found.column_names:
@@ -247,11 +248,15 @@ def _draw(found: "pa.Table", name: str, plot: Path) -> None:
         axes.set_ylabel("visits")
         figure.autofmt_xdate()
     else:
-        longest = sorted(rows, key=lambda row: -row["median_s"])[:20]
-        names = [row["place"] for row in longest]
-        axes.barh(names, [row["median_s"] / 60 for row in longest])
+        spent: dict[str, float] = {}
+        for row in rows:  # of exposure a place has a row for each pair that met
+            minutes = row["minutes"] if name == "exposure" else row["median_s"] / 60
+            spent[row["place"]] = spent.get(row["place"], 0.0) + minutes
+        longest = sorted(spent, key=lambda place: (-spent[place], place))[:20]
+        axes.barh(longest, [spent[place] for place in longest])
         axes.invert_yaxis()
-        axes.set_xlabel("median stay, minutes")
+        told = "time shared, minutes of all pairs" if name == "exposure" else "median stay, minutes"
+        axes.set_xlabel(told)
     axes.set_title(name)
     figure.savefig(plot, dpi=120)
     pyplot.close(figure)
