@@ -28,6 +28,9 @@ class Watch:
 
     def __init__(self, root: int) -> None:
         self.peak_bytes = 0
+        self.java_bytes = 0
+        self.worker_bytes = 0
+        """The peaks of one process alone: the largest Java, the largest other beside the root."""
         self._root = root
         self._ticks: dict[tuple[int, str], int] = {}
 
@@ -38,11 +41,16 @@ class Watch:
 
     def look(self) -> None:
         """Look at the whole family; those who are gone keep what they had taken."""
-        pages = 0
+        total = 0
         for process, fields in family(self._root).items():
-            pages += int(fields[21])
+            held = int(fields[21]) * resource.getpagesize()
+            total += held
+            if _name(process) == "java":
+                self.java_bytes = max(self.java_bytes, held)
+            elif process != self._root:
+                self.worker_bytes = max(self.worker_bytes, held)
             self._ticks[process, fields[19]] = int(fields[11]) + int(fields[12])
-        self.peak_bytes = max(self.peak_bytes, pages * resource.getpagesize())
+        self.peak_bytes = max(self.peak_bytes, total)
 
 
 def measured(command: list[str]) -> Cost:
@@ -88,6 +96,13 @@ def family(root: int) -> dict[int, list[str]]:
         found |= more
         more = {p for p, fields in known.items() if int(fields[1]) in found} - found
     return {process: known[process] for process in sorted(found) if process in known}
+
+
+def _name(process: int) -> str:
+    try:
+        return Path(f"/proc/{process}/comm").read_text().strip()
+    except OSError:
+        return ""
 
 
 def size_bytes(folder: Path) -> int:

@@ -186,6 +186,8 @@ def run(quick: bool, progress: Steps) -> Report:
                     "duckdb core µs": 1e6 * peer_core_s / size,
                     "share of duckdb": peer_s / ours_s,
                     "memory peak MB": watch.peak_bytes / 1e6,
+                    "Java's peak MB": watch.java_bytes / 1e6,
+                    "a worker's peak MB": watch.worker_bytes / 1e6,
                     "archive bytes a context": size_bytes(work / "archive") / contexts,
                     "private bytes a person": size_bytes(work / "archive.private") / people,
                 }

@@ -26,6 +26,7 @@ from roamcast.pipeline.archive.layout import PLACING
 from roamcast.pipeline.archive.storage import Storage
 from roamcast.pipeline.archive.table import Archive
 from roamcast.pipeline.spark.errors import collected
+from roamcast.pipeline.spark.memory import give_back
 from roamcast.pipeline.spark.session import session_of
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
 HERE_ROWS = 100_000
 """Up to so many contexts a Spark job would only add its own time."""
 
-TASK_ROWS = 500_000
-"""Contexts that one task holds, sorts and writes, also of one partition (decision 0480)."""
+TASK_ROWS = 250_000
+"""Contexts that one task holds, sorts and writes, also of one partition (decisions 0480, 0482)."""
 _RUN_SQL = "task int, path string, at int"
 
 
@@ -69,6 +70,7 @@ def write_contexts(
 
     def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield files_batch(write_runs(writer, batches))
+        give_back()
 
     listed = [(number, run.path, run.at) for number, task in enumerate(tasks) for run in task]
     plan = session_of(spark).createDataFrame(listed, _RUN_SQL).repartitionById(len(tasks), "task")

@@ -21,6 +21,7 @@ from roamcast.pipeline.ingest.state import HandlesOf, IngestState
 from roamcast.pipeline.ingest.stretches import STRETCH_SQL, ReadStretches, stretches, tasks_of
 from roamcast.pipeline.ingest.write import REPORT, REPORT_SQL, ScanAndWrite, WriteTask
 from roamcast.pipeline.spark.errors import translated
+from roamcast.pipeline.spark.memory import give_back
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -77,7 +78,8 @@ class Through(msgspec.Struct, frozen=True):
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Work on one partition."""
-        return self.given(self.tables(batches))
+        yield from self.given(self.tables(batches))
+        give_back()
 
 
 PEOPLE_SQL = "person string, known boolean"

@@ -45,12 +45,14 @@ class Packer:
     def __call__(self, parts: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
         """Pack rows in the columns of `rows.TAKEN`; a part stays whole."""
         waiting: list[pa.Table] = []
+        count = 0
         for part in parts:
-            waiting.append(part)
-            if sum(table.num_rows for table in waiting) >= self.chunk_rows:
+            if count and count + part.num_rows > self.chunk_rows:
                 yield packed(pa.concat_tables(waiting), self.buckets)
-                waiting = []
-        if any(table.num_rows for table in waiting):
+                waiting, count = [], 0
+            waiting.append(part)
+            count += part.num_rows
+        if count:
             yield packed(pa.concat_tables(waiting), self.buckets)
 
 

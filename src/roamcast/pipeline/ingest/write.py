@@ -23,6 +23,7 @@ from roamcast.pipeline.ingest import rows
 from roamcast.pipeline.ingest.layers import GROUP_ROWS
 from roamcast.pipeline.ingest.pack import BUCKET_ROWS_MAX, unpacked
 from roamcast.pipeline.ingest.scan import Scanner, ScanTask
+from roamcast.pipeline.spark.memory import give_back
 
 REPORT_SQL = (
     "kind string, path string, at int, rows long, partition string, numbers binary, texts string"
@@ -69,6 +70,7 @@ class ScanAndWrite:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Scan one bucket and write the results."""
         yield self.written(unpacked(batches, self.task.rows_max))
+        give_back()
 
     def written(self, taken: pa.Table) -> pa.RecordBatch:
         """Scan sorted rows and write the results; give what was written."""

@@ -39,6 +39,10 @@ PORTS = {"spark": 7_077, "sc": 15_002}
 REACHED_S = 5.0
 """How long a server may take to accept a connection; Spark itself would try for minutes."""
 
+HEAP = ("-Xms128m", "-XX:GCTimeRatio=4")
+"""Java's heap begins small, not with a share of the machine, and grows for what lives, or where to
+collect would take a fifth of the time: not because it may (decision 0482)."""
+
 _MASTER = re.compile(r"local(\[(\*|\d+)(,\d+)?\])?|(spark|sc)://\S+|yarn|k8s://\S+")
 _LOOPBACK = re.compile(r"local.*|spark://(localhost|127\.0\.0\.1|\[::1\])(:\d+)?")
 _FALLBACK = "spark.sql.execution.arrow.pyspark.fallback.enabled"
@@ -147,7 +151,7 @@ def _process_options(chosen: Settings) -> dict[str, str]:
     options = {
         "spark.driver.memory": memory,
         "spark.driver.extraJavaOptions": " ".join(
-            [f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}", *java_classes.options()]
+            [f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}", *HEAP, *java_classes.options()]
         ),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
