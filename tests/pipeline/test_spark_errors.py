@@ -1,6 +1,7 @@
 """Spark's stack traces become one line of ours, with the class of the error that a task raised."""
 
 import pytest
+from pyspark.errors import PySparkException
 
 from roamcast.errors import InputError, LimitError, MissingError, RoamcastError
 from roamcast.pipeline.archive.storage import GoneError
@@ -57,6 +58,15 @@ def test_one_line_of_bounded_length_even_without_a_reason() -> None:
     assert str(translate("\n \n", "it failed")) == "it failed: Spark gives no reason"
     long = str(translate("x" * 10_000 + "\nmore", "it failed"))
     assert long == f"it failed: {'x' * REASON_LENGTH_MAX}"
+
+
+def test_an_interrupt_is_not_a_failure() -> None:
+    text = (
+        "An error occurred while calling o1.toArrow.\norg.apache.spark.SparkException: "
+        "[SPARK_JOB_CANCELLED] Job 1 cancelled as part of cancellation of all jobs SQLSTATE: XXKDA"
+    )
+    with pytest.raises(KeyboardInterrupt), translated("it failed"):
+        raise PySparkException(text)
 
 
 def test_errors_that_are_not_sparks_pass_untouched() -> None:

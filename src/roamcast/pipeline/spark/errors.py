@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 REASON_LENGTH_MAX = 300
 _OURS = re.compile(r"^\s*roamcast\.[\w.]+\.(\w+): (.*)$", re.MULTILINE)
 _RAISED = re.compile(r"^(?!roamcast\.)[\w.]+(?:Error|Exception|Exit|Interrupt)(?:: .*)?$")
+_INTERRUPTED = re.compile(r"SPARK_JOB_CANCELLED.* as part of cancellation of all jobs")
+"""At Ctrl-C Spark cancels all jobs, and that may be told before Python's own interrupt."""
+
 _FILE = re.compile(r"error while reading file file:/*(/\S+?)\. ")
 
 
@@ -32,6 +35,8 @@ def translated(doing: str) -> Iterator[None]:
     except Exception as error:
         if not from_spark(error):
             raise
+        if _INTERRUPTED.search(str(error)):
+            raise KeyboardInterrupt from None
         raise translate(str(error), doing) from None
 
 
