@@ -114,7 +114,8 @@ class JsonLines:
 
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
-        self._decode = msgspec.json.Decoder(_usual(reading)).decode
+        usual = _usual(reading)
+        self._decode = None if usual is None else msgspec.json.Decoder(usual).decode
 
     def rows(self, chunks: Iterable[list[bytes]]) -> Iterator[list[bytes]]:
         """Every line is a row."""
@@ -122,6 +123,8 @@ class JsonLines:
 
     def columns(self, lines: Sequence[bytes]) -> tuple[Stored, Array]:
         """Decode lines whose fields are of their usual types."""
+        if self._decode is None:
+            return {}, np.zeros(len(lines), bool)
         usual = np.ones(len(lines), bool)
         found: list[tuple[Any, ...]] = []
         for at, line in enumerate(lines):
@@ -158,18 +161,12 @@ _ESCAPED = re.compile(r'["\\\x00-\x1f]')
 """What JSON escapes: the decoder knows no names with these."""
 
 
-class _Nobody(msgspec.Struct):
-    """A line that is never usual."""
-
-    never: bool
-
-
 def _usual(reading: Reading) -> Any:
-    """Give what a usual line is decoded to: a field that a column holds has the column's name."""
+    """Give what a usual line is decoded to, its fields called as their columns; None if nothing."""
     names = {field: reading.column(field) for field in FIELDS}
     odd = _ESCAPED.search("".join(names.values()))
     if odd or len(set(names.values())) < len(names):
-        return _Nobody
+        return None
     kinds: dict[str, Any] = dict.fromkeys(FIELDS, str | None)
     kinds |= {"person": str | int | None} | dict.fromkeys(_POINT, float | None)
     fields: list[Any] = [(field, kind, None) for field, kind in kinds.items()]
