@@ -159,13 +159,13 @@ DEFECTS: dict[str, tuple[str, str, str, str]] = {
     ),
     "an open end counts for the kernel": (
         "numbers",
-        MATCHING + "vocabulary:_number",
+        MATCHING + "keys:number_ends",
         "low += 1",
         "low += 0",
     ),
     "numbers beyond 2⁵³ are exact to the kernel": (
         "numbers",
-        MATCHING + "vocabulary:_number",
+        MATCHING + "keys:number_ends",
         "exact = False",
         "pass",
     ),
@@ -324,5 +324,5 @@ LABEL_DEFECTS: dict[str, tuple[str, str, str]] = {
 def test_the_model_finds_what_is_planted_in_labels(name: str) -> None:
     function, old, new = LABEL_DEFECTS[name]
     test_vocabulary.driven()
-    with planted(f"{MATCHING}labels:TextOrder.{function}", old, new), refuted():
+    with planted(f"{MATCHING}vocabulary:TextOrder.{function}", old, new), refuted():
         test_vocabulary.driven()

@@ -8,7 +8,6 @@ import pytest
 from roamcast.errors import LimitError
 from roamcast.matching import FilterSet, vocabulary
 from roamcast.matching.index import JOIN_SPARE
-from roamcast.matching.labels import SETTLED_SINGLY_MAX, Labels, TextOrder
 from roamcast.matching.layout import (
     CHAIN_MAX,
     CLUSTERS,
@@ -25,6 +24,7 @@ from roamcast.matching.layout import (
     Tuning,
     grown,
 )
+from roamcast.matching.vocabulary import SETTLED_SINGLY_MAX, Labels, TextOrder
 from roamcast.model.context_arrow import to_arrow
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter, syntax

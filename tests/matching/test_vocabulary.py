@@ -7,9 +7,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from roamcast.errors import LimitError
 from roamcast.matching import FilterSet, vocabulary
-from roamcast.matching import labels as labelling
-from roamcast.matching.labels import AFTER, AT, BEFORE, FIRST, LAST, Labels, TextOrder
 from roamcast.matching.layout import HIGHEST, LOWEST
+from roamcast.matching.vocabulary import AFTER, AT, BEFORE, FIRST, LAST, Labels, TextOrder
 from roamcast.model.contexts import Context
 from roamcast.model.filters import Filter
 
@@ -64,7 +63,8 @@ class Driven(RuleBasedStateMachine):
     def settle_many(self, column: int, start: str) -> None:
         """More than are settled singly."""
         self.settle_all(
-            column, [start + chr(0x4E00 + step) for step in range(labelling.SETTLED_SINGLY_MAX + 1)]
+            column,
+            [start + chr(0x4E00 + step) for step in range(vocabulary.SETTLED_SINGLY_MAX + 1)],
         )
 
     def settle_all(self, column: int, added: list[str]) -> None:
@@ -100,8 +100,8 @@ def driven() -> None:
     for added in (texts, [*reversed(texts)]):
         with pytest.MonkeyPatch.context() as patch:
             # with a stride of 16 a third text between two neighbours finds no room
-            patch.setattr(labelling, "STRIDE", 16)
-            patch.setattr(labelling, "SPAN", 256)
+            patch.setattr(vocabulary, "STRIDE", 16)
+            patch.setattr(vocabulary, "SPAN", 256)
             labels, order = Labels(), TextOrder()
             for text in added:
                 order.number("taken back", labels)
@@ -112,9 +112,9 @@ def driven() -> None:
                 check([order], labels)
             assert set(order.numbers) == set(added)
             assert all(abs(int(labels.values[n])) < 256 for n in order.numbers.values())
-            for step in range(labelling.SETTLED_SINGLY_MAX + 1):
+            for step in range(vocabulary.SETTLED_SINGLY_MAX + 1):
                 order.number(chr(0x4E00 + step), labels)
-            patch.setattr(labelling, "SPAN", 1 << 61)
+            patch.setattr(vocabulary, "SPAN", 1 << 61)
             order.settle(labels)
             check([order], labels)
 

@@ -4,17 +4,20 @@ A property has one column for each way it is compared: as a number, as a text by
 by order, as a boolean, as an instant, and by presence. `Vocabulary.row` encodes a conjunction of a
 filter, `encode` a context.
 
-Texts compared by order are labelled (`labels.py`).
+Texts compared by order are labelled: integers that stand for them in compiled code. Only texts at
+the ends of predicates' intervals get a label. Any other text lies strictly between two of them,
+which is all that a predicate distinguishes. Labels are reassigned when the room between two runs
+out, so records refer to a text by number and look up its label when checked.
 """
 
-import struct
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from roamcast.errors import LimitError
-from roamcast.matching.labels import AFTER, AT, BEFORE, FIRST, LAST, TEXTS_MAX, Labels, TextOrder
+from roamcast.matching.keys import is_point, number_ends, number_key, whole_ends
 from roamcast.matching.layout import (
     CODES,
     COLUMN_ORDINALS,
@@ -45,14 +48,111 @@ TOKENS_KNOWN_MAX = 1 << 29
 PREDICATES_MAX = 4096
 """Maximum intervals in one row; further atoms are left to the reference evaluator."""
 
-EXACT_BELOW = 2.0**53
-"""From here on float64 cannot represent all integers: the reference confirms such bounds (0004)."""
+FIRST, LAST = 0, 1
+"""Numbers of the labels before and after all texts."""
 
-NUMBER_BITS = struct.Struct("<d")
-INTEGER_BITS = struct.Struct("<q")
+BEFORE, AT, AFTER = 0, 1, 2
+"""The position of a cut relative to its text: cut = number × 4 + one of these."""
+
+TEXTS_MAX = 1 << 26
+STEP = 4  # just before, at, just after a text, and between it and the next
+SPAN = 1 << 61
+STRIDE = 1 << 32
+SETTLED_SINGLY_MAX = 64
 
 Event = tuple[list[float], list[int], list[int]]
 """An encoded context: alternating columns and numbers; tokens; alternating columns and keys."""
+
+
+class Labels:
+    """The labels of the texts of all columns, by number."""
+
+    def __init__(self) -> None:
+        self.values: Array = np.zeros(64, np.int64)
+        self.values[:2] = (LOWEST + STEP, HIGHEST - STEP)
+        self.count = 2
+
+    def take(self) -> int:
+        """Return the next number; its label is assigned by the column's `settle`."""
+        if self.count == TEXTS_MAX:
+            raise LimitError(f"filters compare with at most {TEXTS_MAX} texts by order")
+        if self.count == len(self.values):
+            self.values = np.concatenate([self.values, np.zeros_like(self.values)])
+        self.count += 1
+        return self.count - 1
+
+
+class TextOrder:
+    """The ordered texts of one column."""
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+        self._sorted: list[str] = []
+        self._waiting: list[str] = []
+
+    def number(self, text: str, labels: Labels) -> int:
+        """Return the text's number; a new text gets its label from `settle`."""
+        found = self.numbers.get(text)
+        if found is None:
+            found = self.numbers[text] = labels.take()
+            self._waiting.append(text)
+        return found
+
+    def forget_waiting(self) -> None:
+        """Remove the texts that were added since the last `settle`."""
+        for text in self._waiting:
+            del self.numbers[text]
+        self._waiting = []
+
+    def settle(self, labels: Labels) -> None:
+        """Label every new text."""
+        waiting, self._waiting = self._waiting, []
+        if len(waiting) > SETTLED_SINGLY_MAX:  # inserting many one by one would be quadratic
+            self._sorted = sorted(self._sorted + waiting)
+            self._relabel(labels)
+            return
+        for text in waiting:
+            place = bisect_left(self._sorted, text)
+            self._sorted.insert(place, text)
+            label = self._between(place, labels)
+            if label is None:
+                self._relabel(labels)
+            else:
+                labels.values[self.numbers[text]] = label
+
+    def label(self, text: str, labels: Labels) -> int:
+        """Return the label of any text: its own, or one between its neighbours'."""
+        place = bisect_right(self._sorted, text)
+        if place == 0:
+            return LOWEST + STEP + 2  # between FIRST and every known text
+        before = self._sorted[place - 1]
+        label = int(labels.values[self.numbers[before]])
+        # An unknown text gets the odd label between its neighbour and the next, equal to no cut.
+        return label if before == text else label + 2
+
+    def _between(self, place: int, labels: Labels) -> int | None:
+        """Return a label for the text at this index, None if its neighbours leave no room."""
+        low = self._label_at(place - 1, labels) if place > 0 else None
+        last = place == len(self._sorted) - 1
+        high = None if last else self._label_at(place + 1, labels)
+        if low is None and high is None:
+            return 0
+        if low is None or high is None:
+            # At an end, take a fixed step: sorted input would otherwise halve the room each time.
+            label = low + STRIDE if low is not None else (high or 0) - STRIDE
+            return label if -SPAN < label < SPAN else None
+        label = (low + high) // 2 // STEP * STEP
+        return label if low + STEP <= label <= high - STEP else None
+
+    def _label_at(self, place: int, labels: Labels) -> int:
+        return int(labels.values[self.numbers[self._sorted[place]]])
+
+    def _relabel(self, labels: Labels) -> None:
+        """Spread all labels evenly."""
+        numbers = np.array([self.numbers[text] for text in self._sorted], np.int64)
+        stride = min(STRIDE, 2 * SPAN // (len(numbers) + 1)) // STEP * STEP
+        start = -(len(numbers) // 2) * stride
+        labels.values[numbers] = start + stride * np.arange(len(numbers), dtype=np.int64)
 
 
 class PropertyColumns:
@@ -218,16 +318,16 @@ class Vocabulary:
         elif atom.kind == "boolean":
             self._column(known, "boolean", RANGES)
             known.special = True
-            _write(row, known.boolean, [_whole(interval) for interval in atom.intervals])
+            _write(row, known.boolean, [whole_ends(interval) for interval in atom.intervals])
             self._token_of_point(known.truth_tokens, known.boolean, atom.intervals, row)
         else:
             self._column(known, "instant", RANGES)
             known.special = True
-            _write(row, known.instant, [_whole(interval) for interval in atom.intervals])
+            _write(row, known.instant, [whole_ends(interval) for interval in atom.intervals])
 
     def _numbers(self, known: PropertyColumns, atom: Values, row: Row) -> None:
         self._column(known, "number", RANGES)
-        ends = [_number(interval) for interval in atom.intervals]
+        ends = [number_ends(interval) for interval in atom.intervals]
         _write(row, known.number, [(low, high) for low, high, _ in ends])
         if not all(exact for _, _, exact in ends):
             row.residual.append(atom)
@@ -236,11 +336,11 @@ class Vocabulary:
     def _token_of_point(
         self, home: dict[Any, int], column: int, intervals: Intervals, row: Row
     ) -> None:
-        if len(intervals) == 1 and _is_point(intervals[0]):
+        if len(intervals) == 1 and is_point(intervals[0]):
             row.tokens.append(self._token(home, intervals[0].low, column, sets=-1))
 
     def _texts(self, known: PropertyColumns, intervals: Intervals, row: Row) -> None:
-        if all(_is_point(interval) for interval in intervals):
+        if all(is_point(interval) for interval in intervals):
             self._column(known, "codes", CODES)
             codes = [
                 self._token(known.text_tokens, interval.low, known.codes, sets=known.codes)
@@ -456,56 +556,6 @@ def places_of(known: PropertyColumns, path: str) -> list[int]:
             found.append(token)
         end = path.rfind("/", 0, end)
     return found
-
-
-def number_key(value: float) -> int:
-    """Map a float64 to an int64 of the same order; as `checking.number_key`, without Numba."""
-    bits: int = INTEGER_BITS.unpack(NUMBER_BITS.pack(value + 0.0))[0]
-    return bits if bits >= 0 else bits ^ HIGHEST
-
-
-def _number(interval: Interval) -> tuple[int, int, bool]:
-    """Return an interval of numbers as keys, and whether they are exact.
-
-    Rounding to float64 preserves order, so closed ends are never too narrow. An open end moves by
-    one key, which is exact below 2⁵³; above that, the reference confirms.
-    """
-    low, high, exact = LOWEST, HIGHEST, True
-    if interval.low is not None:
-        value = _rounded(interval.low)
-        low = number_key(value)
-        if abs(value) >= EXACT_BELOW:
-            exact = False
-        elif not interval.low_closed:
-            low += 1
-    if interval.high is not None:
-        value = _rounded(interval.high)
-        high = number_key(value)
-        if abs(value) >= EXACT_BELOW:
-            exact = False
-        elif not interval.high_closed:
-            high -= 1
-    return low, high, exact
-
-
-def _rounded(value: Any) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return float("inf") if value > 0 else float("-inf")
-
-
-def _whole(interval: Interval) -> tuple[int, int]:
-    """Return an interval of integers as closed keys; attributes have 64 bits."""
-    low = LOWEST if interval.low is None else int(interval.low) + (not interval.low_closed)
-    high = HIGHEST if interval.high is None else int(interval.high) - (not interval.high_closed)
-    if low > HIGHEST or high < LOWEST:
-        return HIGHEST, LOWEST
-    return max(low, LOWEST), min(high, HIGHEST)
-
-
-def _is_point(interval: Interval) -> bool:
-    return interval.low is not None and interval.low == interval.high
 
 
 def _write(row: Row, column: int, ends: Sequence[tuple[int, int]], flags: int = 0) -> None:

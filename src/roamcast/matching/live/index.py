@@ -16,11 +16,11 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import shapely
 
+from roamcast.matching.keys import number_key
 from roamcast.matching.layout import HIGHEST, LOWEST, Array
 from roamcast.matching.live import columns, texts
 from roamcast.matching.live.columns import MISSING, NO_LABELS, Column
 from roamcast.matching.morton import BITS, cell, morton
-from roamcast.matching.vocabulary import number_key
 from roamcast.model import kinds
 from roamcast.model.contexts import Context
 from roamcast.model.earth import RADIUS_METRES
