@@ -59,7 +59,8 @@ export function Network() {
   }, [node]);
   const seen = overlay.value;
   return (
-    <div class="pane">
+    // biome-ignore lint/a11y/noNoninteractiveTabindex: a box that scrolls needs the keyboard
+    <section class="pane" tabIndex={0} aria-label="Brokers, links and loads">
       {trouble.value && <p class="says bad">{trouble.value}</p>}
       {node === "" && <Alone />}
       {seen && node && (
@@ -71,7 +72,7 @@ export function Network() {
           <Loads seen={seen} />
         </>
       )}
-    </div>
+    </section>
   );
 }
 

@@ -174,10 +174,13 @@ class TableFeeding(Part):
         return self._directory
 
     def nodes(self) -> list["NodeView"]:
-        """Describe this node and the others, for people."""
+        """Describe this node and the others, each once, for people.
+
+        While the tree changes, a node is told of itself, and of others as they were before.
+        """
         others = [] if self._directory is None else self.directory.nodes()
-        found = (self.own, *others)
-        return [NodeView(one.node, one.url, one.places, one.polygons) for one in found]
+        found = {one.node: one for one in (self.own, *others)} | {self.own.node: self.own}
+        return [NodeView(one.node, one.url, one.places, one.polygons) for one in found.values()]
 
     def check_place(self, place: str | None, point: Point | None = None) -> None:
         """Refuse what another node serves, and say where that is."""
