@@ -179,3 +179,20 @@ def test_bounds_and_bad_entries_are_refused_with_nothing_changed(
     assert table.beyond(("x", CONTEXTS[0]), None) == []
     assert list(table._links["a"].hearing.entries) == [good.key]
     assert table.occupancy()["wants.filters"][0] == 1
+
+
+def test_views_that_nobody_asks_for_any_more_leave_nothing_and_are_news_when_they_return() -> None:
+    found = net()
+    asks, hears = found.tables["b"], found.tables["a"]
+    versions = set()
+    for number in range(6):
+        view = f"view {number % 2}"
+        asks.subscribe("p", view, Filter.parse(f"n = {number}"))
+        found.heal()
+        assert len(hears.asked(view)) == 1
+        versions.add(hears.asked_version(view))
+        asks.unsubscribe("p")
+        found.heal()
+        assert hears.asked(view) == {}
+        assert not hears._asked_changes
+    assert len(versions) == 6

@@ -1,9 +1,11 @@
 """The swarm: keeps promises honest, finds machines broken on purpose, narrows failures down."""
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -301,6 +303,10 @@ def test_a_scenario_is_drawn_within_its_bounds_and_reaches_both_ends() -> None:
         assert min(values) <= least + (most - least) * 0.05
         assert max(values) >= most * 0.9
     assert max(scenario.qualities[0].loss for scenario in drawn) == 0.3
+    assert max(scenario.qualities[0].late for scenario in drawn) == 0.1
+    assert {None if one.skew is None else one.skew.offset_us for one in drawn} == {
+        *(None, 100_000, 2_000_000, 20_000_000),
+    }
     assert {type(fault).__name__ for scenario in drawn for fault in scenario.faults} == {
         "Crash",
         "Pause",
@@ -340,6 +346,13 @@ def test_a_seed_outside_its_bounds_is_refused(seed: int) -> None:
 
 def test_the_largest_seed_runs() -> None:
     assert not run_seed("channel", find_workload("channel"), SEED_MAX).failed
+
+
+def test_the_page_has_a_row_for_each_workload() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text()
+    _, _, table = page.partition("## The workloads")
+    rows = re.findall(r"^\| `(\w+)` \|", table.partition("\n## ")[0], flags=re.MULTILINE)
+    assert sorted(rows) == sorted(workload_names())
 
 
 def test_workloads_are_found_by_name() -> None:

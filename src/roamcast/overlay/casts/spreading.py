@@ -51,6 +51,8 @@ class Spreading:
         if nodes - self._nodes:
             self.joined_us = now
         self._nodes = nodes
+        known = self._known_nodes()
+        self._epochs = {node: one for node, one in self._epochs.items() if node in known}
         links = self._overlay.exchange.links
         self._began = {link: self._began.get(link, now) for link in links}
         self._summaries = {
@@ -115,10 +117,11 @@ class Spreading:
 
     def missing(self) -> list[str]:
         """Name the nodes that are known, and out of reach."""
-        topology = self._overlay.topology
-        known = {item.node for item in topology.table.items.values()}
-        known.update(self._overlay.links.neighbours)
-        return sorted(known - set(topology.tree))
+        known = self._known_nodes() | set(self._overlay.links.neighbours)
+        return sorted(known - set(self._overlay.topology.tree))
+
+    def _known_nodes(self) -> set[str]:
+        return {item.node for item in self._overlay.topology.table.items.values()}
 
     def accounted(self, until: int, now: int) -> bool:
         """Whether everybody's contexts up to a moment are known of, beyond all links (trap 4)."""

@@ -119,6 +119,12 @@ class States(LinkTable[SharedState]):
         if found is not None:
             found.sending.changed.update(self._going.pop(link, ()))
 
+    def advance(self, now: int) -> None:
+        """Let time pass: what was to go from the table of a forgotten neighbour is gone with it."""
+        super().advance(now)
+        for link in self._going.keys() - self._links.keys():
+            del self._going[link]
+
     def best(self, key: str, but: str | None = None) -> SharedState | None:
         """Give the newest state that this node knows, but from one link."""
         found = self._local.get(key)

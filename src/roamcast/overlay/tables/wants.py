@@ -62,6 +62,8 @@ class Wants(SharedTable[Want]):
         self._askers: dict[str, int] = {}
         self._settling: dict[str, None] = {}
         self._asked_changes: dict[str, int] = {}
+        """Views that neighbours ask for → the number of the last change of that."""
+        self._changes = 0
 
     def subscribe(self, who: str, view: str, wanted: Filter) -> None:
         """Take a subscription of this broker's own clients under a new id."""
@@ -199,12 +201,12 @@ class Wants(SharedTable[Want]):
                     self._asked[want.view] = FilterSet()
                 self._asked[want.view].add(key, index.filter(key))
             hearers.add(source)
-            self._asked_changes[want.view] = self._asked_changes.get(want.view, 0) + 1
+            self._note_change(want.view)
 
     def _discard(self, key: str, source: str | None) -> None:
         view = self._wants[key].view
         if source is not None:
-            self._asked_changes[view] = self._asked_changes.get(view, 0) + 1
+            self._note_change(view)
             self._hearers[key].discard(source)
             if not self._hearers[key]:
                 del self._hearers[key]
@@ -215,6 +217,11 @@ class Wants(SharedTable[Want]):
             self._touch(key)
         else:  # the holder stays noted until everything below has found a new place
             self._moved(view, [key, *self._views[view].remove(key, BURST)])
+
+    def _note_change(self, view: str) -> None:
+        # Numbers of all views: one that comes again has none of its former ones.
+        self._changes += 1
+        self._asked_changes[view] = self._changes
 
     def _moved(self, view: str, keys: list[str]) -> None:
         """Look again at filters that lie elsewhere now; forget those that are gone."""
@@ -232,6 +239,7 @@ class Wants(SharedTable[Want]):
         if not len(index):
             del self._views[view]
             self._asked.pop(view, None)
+            self._asked_changes.pop(view, None)
 
     def _touch(self, key: str) -> None:
         """Look at a filter again for all links, and below it where only one link asks for it.
