@@ -393,11 +393,14 @@ class Hub(Part):
     def _update(self, update: LocalUpdate, now: int) -> None:
         """Take what an update means for the queries of this process."""
         before, after = set(update.before), set(update.after)
+        numbers = before | after
         if len(before) + len(after) > self.settings.matches_max:
-            found = [self._by_number.get((update.view_class, one), ()) for one in before | after]
+            found = [self._by_number.get((update.view_class, one), ()) for one in numbers]
             queries = [*chain.from_iterable(found)]
-            self._matches.hold(queries, now, update.only, update.without)
-        for number in sorted(before | after):
+            left = self._matches.hold(queries, now, update.only, update.without)
+            if left is not queries:
+                numbers = {number_at_map(query.key) for query in left}
+        for number in sorted(numbers):
             kind = EventKind.CHANGED
             if number not in before:
                 kind = EventKind.APPEARED

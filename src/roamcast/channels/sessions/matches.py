@@ -34,20 +34,15 @@ class Matches:
         now: int,
         only: str = "",
         without: frozenset[str] = frozenset(),
-    ) -> None:
+    ) -> Sequence[SharedQuery]:
         """Let sessions go of subjects for whom too many of an update's queries are.
 
-        They are told nothing of it any more. `only` and `without` say for which viewers the update
-        is (0320). What others have does not count, so it tells nobody anything.
+        They are told nothing of it any more; give the queries of which somebody is left. `only` and
+        `without` say for which viewers the update is (0320). What others have does not count, so it
+        tells nobody anything.
         """
-        counts: dict[str, int] = {}
-        concerned = self._desk.concerned
-        for query in queries:
-            for members in (query.shared, query.branches, query.alone):
-                for name in concerned(members, only, without) if members else ():
-                    counts[name] = counts.get(name, 0) + 1
         subjects: dict[str, dict[str, int]] = {}
-        for name, count in counts.items():
+        for name, count in self._counted(queries, only, without).items():
             subjects.setdefault(subject_of(name), {})[name] = count
         gone: set[str] = set()
         for sessions in subjects.values():
@@ -55,10 +50,28 @@ class Matches:
             for at, name in enumerate(excess, 1):
                 self._desk.timers.sooner(ExcessTimer(name), now + at * PAUSE_US)
             gone.update(excess)
-        for query in queries if gone else ():
+        return [one for one in queries if self._left(one, gone)] if gone else queries
+
+    def _counted(
+        self, queries: Sequence[SharedQuery], only: str, without: frozenset[str]
+    ) -> dict[str, int]:
+        """Count the queries of each session that an update is for."""
+        counts: dict[str, int] = {}
+        concerned = self._desk.concerned if only or without else None
+        for query in queries:
             for members in (query.shared, query.branches, query.alone):
+                if members:
+                    for name in concerned(members, only, without) if concerned else members:
+                        counts[name] = counts.get(name, 0) + 1
+        return counts
+
+    def _left(self, query: SharedQuery, gone: set[str]) -> bool:
+        """Take sessions out of a query; say whether it has others."""
+        for members in (query.shared, query.branches, query.alone):
+            if members:
                 for name in [name for name in members if name in gone]:
                     self._leave(name, query)
+        return bool(query.shared or query.branches or query.alone)
 
     def _excess(self, sessions: dict[str, int]) -> list[str]:
         """Name the sessions of a subject to end, those with the most of the queries first."""
