@@ -18,7 +18,6 @@ TEXTS = ["a = 1", "a > 2", "b = 'x'", "b > 'm'", "c{i} = 1", "a = 1 OR b < 'c{i}
 def test_it_finds_what_a_plain_set_finds_while_it_renews_itself(data: st.DataObject) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(renewing, "TERMS_MIN", 2)
-        patch.setattr(renewing, "MOVES", 3)  # with fewer the next set is too late for the bound
         patch.setattr(renewing, "LATER_MAX", data.draw(st.integers(1, 5)))
         ours, plain, known = RenewingSet(), FilterSet(), []
         for number in range(data.draw(st.integers(1, 40))):

@@ -21,8 +21,8 @@ from roamcast.model.filters import Filter
 TERMS_MIN: Final = 4_096
 """Removed terms below which a set is not renewed."""
 
-MOVES: Final = 4
-"""Filters that one addition or removal moves to the next set; thousands go with one session."""
+MOVES: Final = 2
+"""Filters that one addition or removal moves to the next set; with one session go a thousand."""
 
 MOVED_TOGETHER: Final = 64
 """Filters that are moved at once, for the kernels are called once for all of these."""
@@ -57,9 +57,9 @@ class RenewingSet:
 
     def occupancy(self) -> dict[str, tuple[int, int]]:
         """How many terms are held of filters that are gone, what waits, and the bounds."""
-        # While the next set is filled more are removed: at most one for each MOVES that stand.
+        # While the next set is filled more are removed: at most half of those that stood.
         return {
-            "removed terms": (self._removed, 2 * (TERMS_MIN + self._standing)),
+            "removed terms": (self._removed, 3 * (TERMS_MIN + self._standing)),
             "filters to place": (len(self._later), LATER_MAX),
         }
 

@@ -8,7 +8,7 @@ class HubSettings(msgspec.Struct, frozen=True):
 
     sessions_max: int = 20_000
     subscriptions_per_session_max: int = 1_000
-    matches_max: int = 2_000
+    matches_max: int = 1_000
     """Subscriptions of one subject, over its sessions, that one object may satisfy: more are told
     for longer than others should wait, and sessions are cut off."""
     page_features_max: int = 100
