@@ -421,6 +421,25 @@ def test_who_is_a_little_ahead_of_its_home_is_told_of_no_loss() -> None:
     assert numbers(net, "reader", cursor)[-1:] == [2]
 
 
+def test_who_is_ahead_of_a_waves_start_is_told_of_no_loss() -> None:
+    """A wave says since when flows are complete; logs may have gone on before it began."""
+    net = line("a", "b")
+    subscribe(net, "b", "other")
+    subscribe(net, "a", "reader")
+    net.run(500_000)
+    start = dict(net.nodes["b"].overlay.flows.home.vector)
+    net.cut |= {("a", "b"), ("b", "a")}
+    publish(net, "a", 1)
+    net.run(100_000)
+    cursor = ConsumerCursor()
+    assert numbers(net, "reader", cursor) == [1]
+    subscribe(net, "b", "reader", vector=cursor.pairs)
+    home = net.nodes["b"].overlay.flows.home
+    assert home.ahead
+    assert not home.stood(start, cursor.vector, ["reader"])
+    assert not home.ahead
+
+
 def test_a_megabyte_travels_in_chunks_and_one_byte_more_is_refused() -> None:
     net = line("a", "b", "c")
     subscribe(net, "c", "reader")

@@ -262,12 +262,17 @@ class Home:
             if found is not None and not found.stands:
                 effects += self._stand(found, start, start)
             elif found is not None and name in self.ahead:
-                effects += self._set_right(found, start)
+                effects += self._set_right(found)
         return effects
 
-    def _set_right(self, consumer: _Consumer, ends: Vector) -> list[Effect]:
-        """Take a consumer back to where logs end, as a wave says that began after it came."""
+    def _set_right(self, consumer: _Consumer) -> list[Effect]:
+        """Take a consumer back to where logs end, if a wave that began after it came knows no more.
+
+        `known` is what counts: a wave's start may be older, and so may what it brought.
+        """
         del self.ahead[consumer.name]
+        streams = self._readers[HOME].streams
+        ends = {origin: streams[origin].known for origin in consumer.vector if origin in streams}
         effects = self._cut_back(consumer, consumer.vector, ends)
         if effects:
             self._end_reader(consumer)
