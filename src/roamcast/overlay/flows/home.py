@@ -262,17 +262,18 @@ class Home:
             if found is not None and not found.stands:
                 effects += self._stand(found, start, start)
             elif found is not None and name in self.ahead:
-                effects += self._set_right(found)
+                effects += self._set_right(found, start)
         return effects
 
-    def _set_right(self, consumer: _Consumer) -> list[Effect]:
+    def _set_right(self, consumer: _Consumer, start: Vector) -> list[Effect]:
         """Take a consumer back to where logs end, if a wave that began after it came knows no more.
 
-        `known` is what counts: a wave's start may be older, and so may what it brought.
+        What is known after it counts: its start may be older. Of an origin that it did not reach it
+        says nothing.
         """
         del self.ahead[consumer.name]
         streams = self._readers[HOME].streams
-        ends = {origin: streams[origin].known for origin in consumer.vector if origin in streams}
+        ends = {origin: streams[origin].known for origin in start}
         effects = self._cut_back(consumer, consumer.vector, ends)
         if effects:
             self._end_reader(consumer)
