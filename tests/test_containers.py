@@ -136,7 +136,8 @@ def test_the_steps_of_the_dockerfile_install_a_service_without_spark(tmp_path: P
     ).stdout
     (tmp_path / "source.tar").write_bytes(packed)
     with tarfile.open(tmp_path / "source.tar") as archive:
-        archive.extractall(tmp_path / "src", filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # not before 3.11.4
+        archive.extractall(tmp_path / "src")
     venv.create(tmp_path / "venv", with_pip=True)
     environment = {
         "PATH": f"{tmp_path / 'venv' / 'bin'}:/usr/bin:/bin",

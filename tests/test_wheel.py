@@ -84,7 +84,8 @@ def test_a_wheel_made_from_the_sdist_without_node_has_the_page(tmp_path: Path) -
     (packed,) = (tmp_path / "sdist").glob("*.tar.gz")
     with tarfile.open(packed) as archive:
         assert not [name for name in archive.getnames() if "node_modules" in name]
-        archive.extractall(tmp_path / "source", filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # not before 3.11.4
+        archive.extractall(tmp_path / "source")
     (source,) = (tmp_path / "source").iterdir()
     assert (source / "web" / "package-lock.json").exists()
     _build(source, "wheel", tmp_path / "wheel", environment)
